@@ -1,0 +1,1 @@
+"""Ticks, admission and decisions; time is always passed in as steady nanoseconds."""

@@ -1,0 +1,1 @@
+"""Model geometry, weights and the engines that run a pass."""

@@ -1,0 +1,152 @@
+"""The engine protocol: what the control thread may ask of a model, and what it gets back.
+
+An engine has at most one piece of work in flight. It holds the KV arrays and obeys slot lists;
+which slot belongs to what is decided by `memory/`, on the control thread.
+"""
+
+from dataclasses import asdict, dataclass, field
+from enum import Enum
+from typing import Protocol
+
+import numpy as np
+
+from vla_edge_ros.perception.frame import FrameMeta
+
+FRAME_TOKENS = 32
+"""Slots of one frame block: (128 / 16) x (64 / 16) patches."""
+
+MAX_ACTION_TOKENS = 8
+"""A pass decodes A <= 8 tokens, one an action dimension."""
+
+
+class EngineError(RuntimeError):
+    """The engine cannot be configured or has failed for good; the message is one line for the user."""
+
+
+class EngineBusy(RuntimeError):
+    """Work was submitted while earlier work still ran."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSpec:
+    """Everything that fixes an engine's arithmetic and its memory, known before the first frame.
+
+    model: a preset's name, or a directory with config.json and safetensors.
+    seed: for seeded weights (decoder where `model` is a preset; vision always, unless the directory has it).
+    n_slots: places of one token in the KV cache.
+    action_tokens: A, the number of tokens that one pass decodes.
+    blas_threads: threads of the NumPy engine's matrix products (0: the library's default).
+    """
+
+    backend: str = "numpy"
+    model: str = "tiny"
+    seed: int = 0
+    n_slots: int = 1024
+    action_tokens: int = 7
+    blas_threads: int = 1
+    budget_bytes: int = 8_000_000_000
+
+    def to_json(self) -> dict:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineInfo:
+    """What a configured engine says of itself.
+
+    account_bytes: bytes by purpose (weights, kv, workspace, ...), all allocated before `configure` returns.
+    embedding_size: length of a frame's pooled embedding (the hidden size).
+    """
+
+    backend: str
+    plan_id: str
+    vocabulary_size: int
+    embedding_size: int
+    account_bytes: dict[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class PromptWork:
+    """Fill the prompt in: `tokens` (P,) int32 go to `slots` (P,) int32, at ranks 0..P-1."""
+
+    work_id: int
+    tokens: np.ndarray
+    slots: np.ndarray
+
+
+@dataclass(slots=True)
+class FrameWork:
+    """One pass: the newest whole frame of the frame buffer is prefilled and A tokens are decoded.
+
+    context_slots: (n,) int32, all valid slots in rank order: the prompt, then retained frames oldest first.
+    frame_slots: (32,) int32, where this frame's block goes; it attends to the context and causally to itself.
+    action_slots: (A,) int32, for the action-start token and the first A - 1 action tokens; free afterwards.
+    """
+
+    work_id: int
+    context_slots: np.ndarray
+    frame_slots: np.ndarray
+    action_slots: np.ndarray
+
+
+class WorkStatus(Enum):
+    DONE = 0
+    NO_FRAME = 1
+    """The frame buffer had no whole frame to read; nothing was written to the cache."""
+    FAILED = 2
+    """The engine failed and must be replaced; `error` says why in one line."""
+
+
+@dataclass(slots=True)
+class StageTimes:
+    """Duration of each stage of a pass in nanoseconds; `decode_ns` is the sum over the A decode steps."""
+
+    copy_ns: int = 0
+    vision_ns: int = 0
+    prefill_ns: int = 0
+    decode_ns: int = 0
+
+
+@dataclass(slots=True)
+class WorkResult:
+    """What became of a piece of work.
+
+    frame: the frame that the pass used (None for a prompt or NO_FRAME).
+    tokens: (K, A) int32 vocabulary ids; K = 1 for this model, other policies give more steps.
+    top_probability, entropy: (K, A) float32 of the softmax over the 256 action rows (entropy in nats).
+    embedding: (hidden,) float32, the mean of the frame's patch embeddings.
+    started_ns, finished_ns: steady clock, taken by the engine.
+    """
+
+    work_id: int
+    status: WorkStatus
+    error: str = ""
+    frame: FrameMeta | None = None
+    tokens: np.ndarray | None = None
+    top_probability: np.ndarray | None = None
+    entropy: np.ndarray | None = None
+    embedding: np.ndarray | None = None
+    stages: StageTimes = field(default_factory=StageTimes)
+    started_ns: int = 0
+    finished_ns: int = 0
+
+
+class Engine(Protocol):
+    def configure(self) -> EngineInfo:
+        """Load, check and allocate everything, and run one warm-up pass. Raises EngineError."""
+
+    def submit(self, work: PromptWork | FrameWork) -> None:
+        """Start work and return at once. Raises EngineBusy while earlier work is unclaimed."""
+
+    def wait(self, until_ns: int) -> WorkResult | None:
+        """The result of the work in flight, or None once the steady clock reaches `until_ns`.
+
+        A result is handed out once. A dead engine gives a FAILED result at once and for ever after.
+        """
+
+    def evict(self, slots: np.ndarray) -> None:
+        """Forget `slots`: no later slot list names them before they are written again."""
+
+    def close(self) -> None:
+        """Free everything; safe to call twice and after a failure."""

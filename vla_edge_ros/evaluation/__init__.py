@@ -1,0 +1,1 @@
+"""Bags, offline replay, reports and benchmarks."""

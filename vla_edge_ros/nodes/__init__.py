@@ -1,0 +1,1 @@
+"""ROS in, ROS out: the only package that imports rclpy."""

@@ -1,0 +1,1 @@
+"""From a camera message to a whole frame of the size that the model takes."""
