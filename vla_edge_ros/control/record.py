@@ -1,0 +1,71 @@
+"""What one tick decided and why: the source of `~/tick`, telemetry, reports and replay."""
+
+from dataclasses import asdict, dataclass, field
+
+from vla_edge_ros.control.decision import Decision
+from vla_edge_ros.engine.interface import StageTimes
+
+
+@dataclass(slots=True)
+class WorkTimes:
+    """When work that this tick collected was begun, ended and seen by the control thread (steady ns)."""
+
+    work_id: int
+    kind: str
+    submitted_ns: int
+    started_ns: int
+    finished_ns: int
+    received_ns: int
+    stages: StageTimes = field(default_factory=StageTimes)
+
+
+@dataclass(slots=True)
+class TickRecord:
+    """One tick. Times are steady nanoseconds; None means that the tick had no such thing.
+
+    frame_*: the frame that the tick's pass used, else the newest one at its start.
+    predicted_ns: admission's estimate of the pass, asked for at this tick.
+    submitted_work: the pass that this tick began.
+    work: results that this tick collected, the late ones of earlier ticks included.
+    action: the A values of this tick's step in policy units, limited as they would be sent.
+    is_late: the last publish of the tick returned after its effect time.
+    """
+
+    tick: int
+    scheduled_ns: int
+    started_ns: int
+    effect_stamp_ns: int
+    decision: Decision = Decision.HOLD_NO_FRAME
+    reason: str = ""
+    is_enabled: bool = False
+    frame_index: int | None = None
+    frame_stamp_ns: int | None = None
+    frame_capture_ns: int | None = None
+    frame_receipt_ns: int | None = None
+    frame_age_ns: int | None = None
+    predicted_ns: int | None = None
+    is_probe: bool = False
+    submitted_work: int | None = None
+    work: list[WorkTimes] = field(default_factory=list)
+    top_probability: float | None = None
+    entropy: float | None = None
+    action: list[float] | None = None
+    steps_left: int = 0
+    steps_dropped: int = 0
+    retained_frames: int = 0
+    evicted: list[int] = field(default_factory=list)
+    events: list[str] = field(default_factory=list)
+    hold_ns: int = 0
+    skipped_ticks: int = 0
+    published_ns: int = 0
+    is_late: bool = False
+
+    @property
+    def own_pass(self) -> WorkTimes | None:
+        """The pass that this tick began, where it also saw its end."""
+        return next((w for w in self.work if w.work_id == self.submitted_work), None)
+
+    def to_json(self) -> dict:
+        record = asdict(self)
+        record["decision"] = self.decision.value
+        return record
