@@ -47,22 +47,22 @@ class Instruction:
     text: str
     tokens: np.ndarray
 
-    def __str__(self) -> str:
-        return f"instruction: {self.text}"
+    def to_json(self) -> dict:
+        return {"event": "instruction", "text": self.text}
 
 
 @dataclass(frozen=True, slots=True)
 class ResetMemory:
-    def __str__(self) -> str:
-        return "reset memory"
+    def to_json(self) -> dict:
+        return {"event": "reset_memory"}
 
 
 @dataclass(frozen=True, slots=True)
 class Enable:
     is_enabled: bool
 
-    def __str__(self) -> str:
-        return "enable" if self.is_enabled else "disable"
+    def to_json(self) -> dict:
+        return {"event": "enable" if self.is_enabled else "disable"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +71,8 @@ class ClockJump:
 
     delta_ns: int
 
-    def __str__(self) -> str:
-        return f"ROS clock jumped by {self.delta_ns / 1e9:.3f} s"
+    def to_json(self) -> dict:
+        return {"event": "clock_jump", "delta_ns": self.delta_ns}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +81,8 @@ class EngineReplaced:
 
     info: EngineInfo
 
-    def __str__(self) -> str:
-        return f"engine replaced: {self.info.backend}"
+    def to_json(self) -> dict:
+        return {"event": "engine_replaced", "plan_id": self.info.plan_id}
 
 
 Event = Instruction | ResetMemory | Enable | ClockJump | EngineReplaced
@@ -234,7 +234,7 @@ class Controller:
     def _apply_events(self, record: TickRecord, times: TickTimes, sink: Sink) -> None:
         while self._events:
             event = self._events.popleft()
-            record.events.append(str(event))
+            record.events.append(event.to_json())
             if isinstance(event, EngineReplaced):
                 self._info = event.info
                 self._fault = None

@@ -54,7 +54,7 @@ class TickRecord:
     steps_dropped: int = 0
     retained_frames: int = 0
     evicted: list[int] = field(default_factory=list)
-    events: list[str] = field(default_factory=list)
+    events: list[dict] = field(default_factory=list)
     hold_ns: int = 0
     skipped_ticks: int = 0
     published_ns: int = 0

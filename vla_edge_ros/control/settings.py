@@ -1,0 +1,91 @@
+"""From the parameter table's values to a controller: the one place where live and replay are put together."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from vla_edge_ros.actions.planner import ActionConfig, ActionPlanner
+from vla_edge_ros.actions.policy import Policy, load_policy
+from vla_edge_ros.control.admission import Admission, AdmissionConfig
+from vla_edge_ros.control.clock import Clock
+from vla_edge_ros.control.controller import ControlConfig, Controller
+from vla_edge_ros.control.schedule import TickSchedule
+from vla_edge_ros.engine.interface import Engine, EngineInfo, EngineSpec
+from vla_edge_ros.memory.frame_memory import FrameMemory
+from vla_edge_ros.memory.policies import make_policy
+from vla_edge_ros.perception.frame_buffer import FrameBuffer
+from vla_edge_ros.resources import default_policy_file
+
+Parameters = Mapping[str, object]
+
+
+def ns(milliseconds: float) -> int:
+    return round(milliseconds * 1e6)
+
+
+def policy_of(parameters: Parameters) -> Policy:
+    """The policy file that the parameters name, with the groups that they choose."""
+    path = parameters["actions.policy_file"]
+    policy = load_policy(Path(path) if path else default_policy_file())
+    return policy.with_groups(parameters["actions.groups"])
+
+
+def engine_spec(parameters: Parameters, action_tokens: int) -> EngineSpec:
+    return EngineSpec(
+        backend=parameters["engine.backend"],
+        model=parameters["engine.model"],
+        seed=parameters["engine.seed"],
+        n_slots=parameters["memory.slots"],
+        action_tokens=action_tokens,
+        blas_threads=parameters["engine.blas_threads"],
+        budget_bytes=parameters["memory.budget_bytes"],
+    )
+
+
+def tick_schedule(parameters: Parameters, origin_ns: int) -> TickSchedule:
+    return TickSchedule(
+        origin_ns,
+        ns(parameters["control.period_ms"]),
+        ns(parameters["control.deadline_ms"]),
+        ns(parameters["control.margin_ms"]),
+    )
+
+
+def build_controller(
+    parameters: Parameters,
+    policy: Policy,
+    clock: Clock,
+    engine: Engine,
+    info: EngineInfo,
+    frames: FrameBuffer,
+    on_fault: Callable[[str], None],
+) -> Controller:
+    """A controller around an engine that is already configured."""
+    memory = FrameMemory(
+        parameters["memory.slots"],
+        len(policy.dimensions),
+        make_policy(parameters["memory.policy"], parameters["memory.window_frames"]),
+    )
+    planner = ActionPlanner(
+        policy,
+        ActionConfig(
+            period_ns=ns(parameters["control.period_ms"]),
+            ttl_ns=ns(parameters["actions.ttl_ms"]),
+            max_hold_ns=ns(parameters["actions.max_hold_ms"]),
+            min_lead_ns=ns(parameters["actions.min_lead_ms"]),
+            joint_state_max_age_ns=ns(parameters["actions.joint_state_max_age_ms"]),
+            anchor=parameters["actions.anchor"],
+        ),
+    )
+    admission = Admission(
+        AdmissionConfig(
+            parameters["admission.ema_alpha"],
+            parameters["admission.decay"],
+            parameters["admission.probe_after_ticks"],
+        )
+    )
+    config = ControlConfig(
+        max_frame_age_ns=ns(parameters["camera.max_age_ms"]),
+        max_hold_ns=ns(parameters["actions.max_hold_ms"]),
+        uses_late_result=parameters["actions.late_result"] == "next_tick",
+    )
+    return Controller(config, clock, engine, info, frames, memory, planner, admission, on_fault)
