@@ -3,13 +3,13 @@
 import traceback
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Protocol
 
 import numpy as np
 
-from vla_edge_ros.actions.planner import ActionPlanner, GroupCommand, GroupTrajectory
-from vla_edge_ros.control.admission import Admission
+from vla_edge_ros.actions.planner import ActionConfig, ActionPlanner, GroupCommand, GroupTrajectory
+from vla_edge_ros.control.admission import Admission, AdmissionConfig
 from vla_edge_ros.control.clock import Clock
 from vla_edge_ros.control.decision import Decision
 from vla_edge_ros.control.record import TickRecord, WorkTimes
@@ -85,7 +85,19 @@ class EngineReplaced:
         return {"event": "engine_replaced", "plan_id": self.info.plan_id}
 
 
-Event = Instruction | ResetMemory | Enable | ClockJump | EngineReplaced
+@dataclass(frozen=True, slots=True)
+class Retune:
+    """Parameters that may change while ticks run."""
+
+    control: "ControlConfig"
+    admission: AdmissionConfig
+    actions: ActionConfig
+
+    def to_json(self) -> dict:
+        return {"event": "retune"} | asdict(self)
+
+
+Event = Instruction | ResetMemory | Enable | ClockJump | EngineReplaced | Retune
 Hold = tuple[Decision, str]
 
 
@@ -150,6 +162,7 @@ class Controller:
         self.admission = admission
         self.totals = Totals()
         self.decision_counts = dict.fromkeys(Decision, 0)
+        self.last_record: TickRecord | None = None
         self._clock = clock
         self._engine = engine
         self._info = info
@@ -235,6 +248,13 @@ class Controller:
         while self._events:
             event = self._events.popleft()
             record.events.append(event.to_json())
+            if isinstance(event, Retune):
+                self.config, self.admission.config, self.planner.config = (
+                    event.control,
+                    event.admission,
+                    event.actions,
+                )
+                continue
             if isinstance(event, EngineReplaced):
                 self._info = event.info
                 self._fault = None
@@ -289,19 +309,20 @@ class Controller:
         if result.status is WorkStatus.FAILED:
             self._fail(result.error)
             return None
-        record.work.append(
-            WorkTimes(
-                job.work_id,
-                job.kind,
-                job.submitted_ns,
-                result.started_ns,
-                result.finished_ns,
-                self._clock.now_ns(),
-                result.stages,
-            )
+        times = WorkTimes(
+            job.work_id,
+            job.kind,
+            job.submitted_ns,
+            result.started_ns,
+            result.finished_ns,
+            self._clock.now_ns(),
+            result.stages,
         )
+        record.work.append(times)
         if result.frame is not None:
             self._last_used_index = max(self._last_used_index, result.frame.index)
+            record.top_probability = float(result.top_probability[0].mean())
+            record.entropy = float(result.entropy[0].mean())
             self.admission.observe(result.stages, result.finished_ns - job.submitted_ns)
         if job.epoch != self._epoch:
             return None
@@ -309,7 +330,10 @@ class Controller:
             self._prompt_is_filled = True
             return None
         if result.status is WorkStatus.DONE:
+            # A late result is used in a tick that may collect another one into the same arrays.
+            result.tokens = result.tokens.copy()
             self.memory.retain(result.frame, result.embedding, record.tick)
+            times.retained_frame = result.frame.index
         return result
 
     def _fail(self, error: str) -> None:
@@ -354,7 +378,7 @@ class Controller:
         """Make room by the eviction policy and start a pass over what is then retained."""
         for evicted in self.memory.make_room(record.tick):
             self._engine.evict(evicted.slots)
-            record.evicted.append(evicted.frame_index)
+            record.evicted.append(evicted.frame.index)
         self.totals.evictions += len(record.evicted)
         work = FrameWork(
             self._next_work(), self.memory.context_slots(), self.memory.frame_slots, self.memory.action_slots
@@ -410,8 +434,6 @@ class Controller:
         if accepted.steps_left == 0:
             return Decision.HOLD_LATE, "every action step was due too soon or is too old"
         _describe_frame(record, result.frame, record.started_ns)
-        record.top_probability = float(result.top_probability[0].mean())
-        record.entropy = float(result.entropy[0].mean())
         return None
 
     def _act(self, record: TickRecord, times: TickTimes, sink: Sink) -> None:
@@ -442,6 +464,7 @@ class Controller:
         totals.misses += record.submitted_work is not None and record.decision is not Decision.FRESH
         totals.late_publishes += record.is_late
         totals.skipped_ticks += record.skipped_ticks
+        self.last_record = record
         sink.finished(record)
 
 

@@ -8,7 +8,10 @@ from vla_edge_ros.engine.interface import StageTimes
 
 @dataclass(slots=True)
 class WorkTimes:
-    """When work that this tick collected was begun, ended and seen by the control thread (steady ns)."""
+    """When work that this tick collected was begun, ended and seen by the control thread (steady ns).
+
+    retained_frame: index of the frame that it put into memory, None where it put none.
+    """
 
     work_id: int
     kind: str
@@ -17,6 +20,7 @@ class WorkTimes:
     finished_ns: int
     received_ns: int
     stages: StageTimes = field(default_factory=StageTimes)
+    retained_frame: int | None = None
 
 
 @dataclass(slots=True)
@@ -27,6 +31,7 @@ class TickRecord:
     predicted_ns: admission's estimate of the pass, asked for at this tick.
     submitted_work: the pass that this tick began.
     work: results that this tick collected, the late ones of earlier ticks included.
+    top_probability, entropy: mean over the A tokens of the last pass that this tick collected.
     action: the A values of this tick's step in policy units, limited as they would be sent.
     is_late: the last publish of the tick returned after its effect time.
     """

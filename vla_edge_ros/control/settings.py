@@ -7,13 +7,15 @@ from vla_edge_ros.actions.planner import ActionConfig, ActionPlanner
 from vla_edge_ros.actions.policy import Policy, load_policy
 from vla_edge_ros.control.admission import Admission, AdmissionConfig
 from vla_edge_ros.control.clock import Clock
-from vla_edge_ros.control.controller import ControlConfig, Controller
+from vla_edge_ros.control.controller import ControlConfig, Controller, Retune
 from vla_edge_ros.control.schedule import TickSchedule
 from vla_edge_ros.engine.interface import Engine, EngineInfo, EngineSpec
 from vla_edge_ros.memory.frame_memory import FrameMemory
 from vla_edge_ros.memory.policies import make_policy
 from vla_edge_ros.perception.frame_buffer import FrameBuffer
-from vla_edge_ros.resources import default_policy_file
+from vla_edge_ros.perception.resize import Resizer
+from vla_edge_ros.perception.stamps import StampWatch
+from vla_edge_ros.share import share_directory
 
 Parameters = Mapping[str, object]
 
@@ -25,7 +27,7 @@ def ns(milliseconds: float) -> int:
 def policy_of(parameters: Parameters) -> Policy:
     """The policy file that the parameters name, with the groups that they choose."""
     path = parameters["actions.policy_file"]
-    policy = load_policy(Path(path) if path else default_policy_file())
+    policy = load_policy(Path(path) if path else share_directory() / "config/policies/demo_arm.yaml")
     return policy.with_groups(parameters["actions.groups"])
 
 
@@ -50,6 +52,30 @@ def tick_schedule(parameters: Parameters, origin_ns: int) -> TickSchedule:
     )
 
 
+def live_settings(parameters: Parameters) -> Retune:
+    """The configurations that follow from the parameters; all of it may change while ticks run."""
+    return Retune(
+        ControlConfig(
+            max_frame_age_ns=ns(parameters["camera.max_age_ms"]),
+            max_hold_ns=ns(parameters["actions.max_hold_ms"]),
+            uses_late_result=parameters["actions.late_result"] == "next_tick",
+        ),
+        AdmissionConfig(
+            parameters["admission.ema_alpha"],
+            parameters["admission.decay"],
+            parameters["admission.probe_after_ticks"],
+        ),
+        ActionConfig(
+            period_ns=ns(parameters["control.period_ms"]),
+            ttl_ns=ns(parameters["actions.ttl_ms"]),
+            max_hold_ns=ns(parameters["actions.max_hold_ms"]),
+            min_lead_ns=ns(parameters["actions.min_lead_ms"]),
+            joint_state_max_age_ns=ns(parameters["actions.joint_state_max_age_ms"]),
+            anchor=parameters["actions.anchor"],
+        ),
+    )
+
+
 def build_controller(
     parameters: Parameters,
     policy: Policy,
@@ -60,32 +86,43 @@ def build_controller(
     on_fault: Callable[[str], None],
 ) -> Controller:
     """A controller around an engine that is already configured."""
+    live = live_settings(parameters)
     memory = FrameMemory(
         parameters["memory.slots"],
         len(policy.dimensions),
         make_policy(parameters["memory.policy"], parameters["memory.window_frames"]),
+        info.embedding_size,
     )
-    planner = ActionPlanner(
-        policy,
-        ActionConfig(
-            period_ns=ns(parameters["control.period_ms"]),
-            ttl_ns=ns(parameters["actions.ttl_ms"]),
-            max_hold_ns=ns(parameters["actions.max_hold_ms"]),
-            min_lead_ns=ns(parameters["actions.min_lead_ms"]),
-            joint_state_max_age_ns=ns(parameters["actions.joint_state_max_age_ms"]),
-            anchor=parameters["actions.anchor"],
-        ),
+    planner = ActionPlanner(policy, live.actions)
+    admission = Admission(live.admission)
+    return Controller(live.control, clock, engine, info, frames, memory, planner, admission, on_fault)
+
+
+def stamp_watch(parameters: Parameters) -> StampWatch:
+    return StampWatch(
+        foreign_after_ns=ns(parameters["camera.foreign_clock_ms"]),
+        frozen_after=parameters["camera.frozen_after_frames"],
     )
-    admission = Admission(
-        AdmissionConfig(
-            parameters["admission.ema_alpha"],
-            parameters["admission.decay"],
-            parameters["admission.probe_after_ticks"],
-        )
-    )
-    config = ControlConfig(
-        max_frame_age_ns=ns(parameters["camera.max_age_ms"]),
-        max_hold_ns=ns(parameters["actions.max_hold_ms"]),
-        uses_late_result=parameters["actions.late_result"] == "next_tick",
-    )
-    return Controller(config, clock, engine, info, frames, memory, planner, admission, on_fault)
+
+
+def resizer(parameters: Parameters) -> Resizer:
+    return Resizer(policy=parameters["camera.resize"])
+
+
+def account(info: EngineInfo) -> str:
+    """The engine's memory in one line: `weights 6.7 MB, kv 2.1 MB, total 8.8 MB`."""
+    entries = info.account_bytes | {"total": sum(info.account_bytes.values())}
+    return ", ".join(f"{purpose} {size / 1e6:.1f} MB" for purpose, size in entries.items())
+
+
+def describe_run(parameters: Parameters, info: EngineInfo) -> dict:
+    """What fixes a run's arithmetic, for its record."""
+    return {
+        "parameters": dict(parameters),
+        "engine": {
+            "backend": info.backend,
+            "plan_id": info.plan_id,
+            "model": parameters["engine.model"],
+            "seed": parameters["engine.seed"],
+        },
+    }

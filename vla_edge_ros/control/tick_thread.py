@@ -28,7 +28,6 @@ def run_ticks(
 class TickThread:
     """Runs ticks until stopped. One plain thread: executors starve timers of this period.
 
-    prepare: called first on the new thread (real-time priority and the like).
     on_error: called with the exception if a tick could not even publish; the thread then ends.
     """
 
@@ -38,14 +37,12 @@ class TickThread:
         schedule: TickSchedule,
         clock: Clock,
         sink: Sink,
-        prepare: Callable[[], None],
         on_error: Callable[[Exception], None],
     ) -> None:
         self._is_stopping = threading.Event()
 
         def run() -> None:
             try:
-                prepare()
                 run_ticks(controller, schedule, clock, sink, self._is_stopping.is_set)
             except Exception as error:
                 on_error(error)

@@ -12,127 +12,90 @@ States      configure loads the model into a process of its own and checks the m
 import gc
 import signal
 import sys
+import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import rclpy
-from rclpy.clock import ClockChange, JumpThreshold
+from rcl_interfaces.msg import SetParametersResult
+from rclpy.clock import JumpThreshold, TimeJump
 from rclpy.duration import Duration
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.lifecycle import LifecycleNode, State, TransitionCallbackReturn
 from rclpy.qos import DurabilityPolicy, QoSProfile, qos_profile_sensor_data
-from rclpy.serialization import deserialize_message, serialize_message
 from rclpy.signals import SignalHandlerOptions
 from sensor_msgs.msg import CompressedImage, Image, JointState
-from std_msgs.msg import Float64, Float64MultiArray, String
+from std_msgs.msg import String
 from std_srvs.srv import SetBool, Trigger
-from trajectory_msgs.msg import JointTrajectory
 
-from diagnostic_msgs.msg import DiagnosticStatus
-from vla_edge_ros.actions.planner import GroupCommand, GroupTrajectory
 from vla_edge_ros.control import settings
 from vla_edge_ros.control.bare_loop import BareLoop
 from vla_edge_ros.control.clock import SteadyClock
-from vla_edge_ros.control.controller import ClockJump, Controller, Enable, Instruction, ResetMemory
+from vla_edge_ros.control.controller import ClockJump, Controller, Enable, Event, Instruction, ResetMemory
 from vla_edge_ros.control.realtime import apply_realtime
-from vla_edge_ros.control.record import TickRecord
 from vla_edge_ros.control.recorder import Recorder
 from vla_edge_ros.control.tick_thread import TickThread
+from vla_edge_ros.engine.interface import EngineInfo
 from vla_edge_ros.engine.process import ProcessEngine
 from vla_edge_ros.errors import UserError
-from vla_edge_ros.nodes.diagnostics import DiagnosticsPublisher
-from vla_edge_ros.nodes.messages import TickMessage, command_message, telemetry, trajectory_message
-from vla_edge_ros.nodes.parameters import declare_parameters
+from vla_edge_ros.nodes import diagnostics, parameters
+from vla_edge_ros.nodes.messages import warm_up
+from vla_edge_ros.nodes.sink import RosSink
 from vla_edge_ros.nodes.supervisor import EngineSupervisor
 from vla_edge_ros.perception.camera import CameraPipeline
 from vla_edge_ros.perception.frame_buffer import FrameBuffer
+from vla_edge_ros.perception.refusal import Refusal
 
 NODE_NAME = "vla_edge_node"
 STOP_TIMEOUT_S = 1.0
-
-
-class RosSink:
-    """Publishes what a tick says. Made at configure, used from the tick thread."""
-
-    def __init__(self, node: LifecycleNode, groups: list, recorder: Recorder | None) -> None:
-        self._groups = {
-            group.name: node.create_publisher(
-                JointTrajectory if group.interface == "trajectory" else Float64MultiArray, group.topic, 1
-            )
-            for group in groups
-        }
-        self._tick = node.create_publisher(DiagnosticStatus, "~/tick", 1)
-        self._telemetry = {
-            name: node.create_publisher(Float64, f"~/telemetry/{name}", 1)
-            for name in telemetry(TickRecord(0, 0, 0, 0))
-        }
-        self._tick_message = TickMessage(node.get_fully_qualified_name())
-        self._figure = Float64()
-        self._recorder = recorder
-        self.last: TickRecord | None = None
-
-    def trajectory(self, trajectory: GroupTrajectory) -> None:
-        self._groups[trajectory.group].publish(trajectory_message(trajectory))
-
-    def command(self, command: GroupCommand) -> None:
-        self._groups[command.group].publish(command_message(command))
-
-    def tick(self, record: TickRecord) -> None:
-        self._tick.publish(self._tick_message.fill(record))
-
-    def finished(self, record: TickRecord) -> None:
-        for name, value in telemetry(record).items():
-            self._figure.data = value
-            self._telemetry[name].publish(self._figure)
-        if self._recorder is not None:
-            self._recorder.put(record)
-        self.last = record
+SPIN_S = 0.1
+"""Longest wait for a callback, so that a signal is seen soon after it arrives."""
 
 
 class EdgeNode(LifecycleNode):
-    """See the module's docstring; each transition below makes or ends what its name says."""
+    """See the module's docstring. Callbacks share the executor's one thread; ticks have their own."""
 
     def __init__(self) -> None:
         super().__init__(NODE_NAME)
-        self.parameters = declare_parameters(self)
+        self._values = parameters.declare(self)
+        self.add_on_set_parameters_callback(self._on_set_parameters)
         self._clock = SteadyClock(lambda: self.get_clock().now().nanoseconds)
-        self._controller: Controller | None = None
-        self._engine: ProcessEngine | None = None
-        self._frames: FrameBuffer | None = None
-        self._supervisor: EngineSupervisor | None = None
-        self._recorder: Recorder | None = None
+        self._is_configured = False
         self._tick_thread: TickThread | None = None
-        self._bare_loop: BareLoop | None = None
-        self._entities: list = []
+        self._releases: list = []
 
     # Transitions
 
     def on_configure(self, state: State) -> TransitionCallbackReturn:
-        """SUCCESS with the model loaded and everything allocated; FAILURE with one line on what is wrong."""
+        """SUCCESS with the model loaded and everything allocated; FAILURE after one line on what is wrong."""
         try:
-            self._configure()
+            self._configure(parameters.validate_all(self._values))
         except (UserError, OSError) as error:
             self.get_logger().error(str(error))
             self._release()
             return TransitionCallbackReturn.FAILURE
+        self._is_configured = True
         return super().on_configure(state)
 
     def on_activate(self, state: State) -> TransitionCallbackReturn:
-        """Start ticking, disabled."""
-        period_ns = settings.ns(self.parameters["control.period_ms"])
-        schedule = settings.tick_schedule(self.parameters, time.monotonic_ns() + period_ns)
+        """Start ticking, disabled: frames received before are void and memory is empty."""
+        period_ns = settings.ns(self._values["control.period_ms"])
+        schedule = settings.tick_schedule(self._values, time.monotonic_ns() + period_ns)
         self._controller.begin(schedule)
-        gc.collect()
-        gc.freeze()
-        if self.parameters["control.bare_loop"]:
+        if self._values["control.bare_loop"]:
+            times = schedule.times(0)
             self._bare_loop = BareLoop(
                 schedule.origin_ns,
                 schedule.period_ns,
-                schedule.times(0).cutoff_ns - schedule.origin_ns,
-                schedule.deadline_ns,
+                times.cutoff_ns - times.start_ns,
+                times.effect_ns - times.start_ns,
+                self._fifo_priority,
             )
+        gc.collect()
+        gc.freeze()
         self._tick_thread = TickThread(
-            self._controller, schedule, self._clock, self._sink, lambda: None, self._on_tick_error
+            self._controller, schedule, self._clock, self._sink, self._on_tick_error
         )
         return super().on_activate(state)
 
@@ -146,88 +109,131 @@ class EdgeNode(LifecycleNode):
         return super().on_cleanup(state)
 
     def on_shutdown(self, state: State) -> TransitionCallbackReturn:
-        self._stop_ticking()
-        self._release()
+        self.end()
         return super().on_shutdown(state)
 
     def on_error(self, state: State) -> TransitionCallbackReturn:
+        self.end()
+        return super().on_error(state)
+
+    def end(self) -> None:
+        """Stop ticking, bring motion to rest and free everything; safe in any state."""
         self._stop_ticking()
         self._release()
-        return TransitionCallbackReturn.SUCCESS
 
     # What the transitions are made of
 
-    def _configure(self) -> None:
-        parameters = self.parameters.freeze()
-        for warning in apply_realtime(parameters["control.priority"]):
+    def _configure(self, values: dict) -> None:
+        self._values = values
+        policy = settings.policy_of(values)
+        for warning in [*apply_realtime(values["control.priority"]), *policy.warnings]:
             self.get_logger().warning(warning)
-        policy = settings.policy_of(parameters)
-        for warning in policy.warnings:
-            self.get_logger().warning(warning)
-        _warm_up_messages()
+        warm_up(CompressedImage if values["camera.is_compressed"] else Image, JointState, String)
 
-        self._frames = FrameBuffer.create()
-        self._engine = ProcessEngine(settings.engine_spec(parameters, len(policy.dimensions)), self._frames)
+        self._frames = self._keep(FrameBuffer.create())
+        self._engine = self._keep(
+            ProcessEngine(settings.engine_spec(values, len(policy.dimensions)), self._frames)
+        )
         info = self._engine.configure()
+        self.get_logger().info(f"engine {info.backend}, plan {info.plan_id}, {settings.account(info)}")
         for note in info.notes:
             self.get_logger().info(note)
-        self._supervisor = EngineSupervisor(
-            self._engine, parameters["engine.restart_limit"], self.get_logger(), self._post
+        self._supervisor = self._keep(
+            EngineSupervisor(self._engine, values["engine.restart_limit"], self.get_logger(), self._post)
         )
         self._controller = settings.build_controller(
-            parameters, policy, self._clock, self._engine, info, self._frames, self._supervisor.replace
+            values, policy, self._clock, self._engine, info, self._frames, self._supervisor.replace
         )
-        self._tokenizer = settings.tokenizer(parameters)
-        self._instruct(parameters["instruction.text"])
+        self._prompter = settings.Prompter(values)
+        self._text: str | None = None
+        self._instruct(values["instruction.initial"])
 
-        if parameters["control.record_path"]:
-            run = {"parameters": dict(parameters), "engine": settings.engine_identity(parameters, info)}
-            self._recorder = Recorder(Path(parameters["control.record_path"]), run)
+        self._recorder = None
+        if values["control.record_path"]:
+            run = settings.describe_run(values, info)
+            self._recorder = self._keep(Recorder(Path(values["control.record_path"]), run))
         self._sink = RosSink(self, policy.groups, self._recorder)
-        self._subscribe(parameters)
-        self._diagnostics = DiagnosticsPublisher(
-            self, self._controller, self._camera, self._engine, info, self._sink
-        )
+        self._releases.append(self._sink.destroy)
+        self._subscribe(values)
+        self._report(info)
 
-    def _subscribe(self, parameters: dict) -> None:
-        is_compressed = parameters["camera.is_compressed"]
+    def _keep(self, resource):
+        """Have `resource.close()` called at release, the latest first."""
+        self._releases.append(resource.close)
+        return resource
+
+    def _subscribe(self, values: dict) -> None:
         self._camera = CameraPipeline(
-            self._frames, settings.resizer(parameters), settings.stamp_watch(parameters), "image"
+            self._frames,
+            settings.resizer(values),
+            settings.stamp_watch(values),
+            self.resolve_topic_name("image"),
         )
-        depth_1 = QoSProfile(depth=1, reliability=qos_profile_sensor_data.reliability)
+        image_type = CompressedImage if values["camera.is_compressed"] else Image
+        newest = QoSProfile(depth=1, reliability=qos_profile_sensor_data.reliability)
         latched = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
-        self._entities = [
-            self.create_subscription(
-                CompressedImage if is_compressed else Image, "image", self._on_image, depth_1
-            ),
+        subscriptions = [
+            self.create_subscription(image_type, "image", self._on_image, newest),
             # One subscription alone misses the publishers of the other durability.
             self.create_subscription(String, "instruction", self._on_instruction, QoSProfile(depth=1)),
             self.create_subscription(String, "instruction", self._on_instruction, latched),
             self.create_subscription(
                 JointState, "joint_states", self._on_joint_states, qos_profile_sensor_data
             ),
+        ]
+        services = [
             self.create_service(SetBool, "~/enable", self._on_enable),
             self.create_service(Trigger, "~/reset_memory", self._on_reset_memory),
         ]
         # A forward step of under a second is a simulator's clock at work; any backward one is a loop.
-        self._jump_handle = self.get_clock().create_jump_callback(
+        jumps = self.get_clock().create_jump_callback(
             JumpThreshold(min_forward=Duration(seconds=1), min_backward=Duration(nanoseconds=-1)),
             post_callback=self._on_clock_jump,
         )
+        self._releases.append(jumps.unregister)
+        self._releases += [partial(self.destroy_subscription, entity) for entity in subscriptions]
+        self._releases += [partial(self.destroy_service, entity) for entity in services]
 
-    # Callbacks, all on the executor's one thread
+    def _report(self, info: EngineInfo) -> None:
+        sections = diagnostics.sections(
+            self._controller, self._camera, self._engine, self._supervisor, info, self._recorder
+        )
+        self._releases.append(diagnostics.DiagnosticsPublisher(self, sections).destroy)
+
+    # Callbacks
+
+    def _on_set_parameters(self, changes: list) -> SetParametersResult:
+        try:
+            accepted = parameters.changed(self._values, changes, self._is_configured)
+        except UserError as error:
+            return SetParametersResult(successful=False, reason=str(error))
+        self._values = accepted
+        if self._is_configured:
+            self._controller.post(settings.live_settings(accepted))
+        return SetParametersResult(successful=True)
 
     def _on_image(self, message: Image | CompressedImage) -> None:
         receipt_ns, ros_now_ns = self._clock.pair()
-        refusal = self._camera.on_image(message, receipt_ns, ros_now_ns)
-        if refusal is not None:
-            self.get_logger().warning(str(refusal), throttle_duration_sec=5.0)
+        verdict = self._camera.on_image(message, receipt_ns, ros_now_ns)
+        if verdict.reason:
+            self.get_logger().warning(verdict.reason, throttle_duration_sec=5.0)
+        if self._recorder is not None and not isinstance(verdict, Refusal) and verdict.is_new:
+            self._recorder.put(self._frames.peek())
 
     def _on_instruction(self, message: String) -> None:
         try:
             self._instruct(message.data)
         except UserError as error:
-            self.get_logger().error(str(error), throttle_duration_sec=1.0)
+            self.get_logger().error(str(error))
+
+    def _instruct(self, text: str) -> None:
+        """Have a new instruction take effect at the next tick; an equal text changes nothing."""
+        if text == self._text:
+            return
+        tokens = self._prompter.tokens(text)
+        self._controller.memory.check_prompt(len(tokens))
+        self._text = text
+        self._post(Instruction(text, tokens))
 
     def _on_joint_states(self, message: JointState) -> None:
         refusal = self._controller.planner.observe_joints(
@@ -237,40 +243,31 @@ class EdgeNode(LifecycleNode):
             self.get_logger().warning(refusal, throttle_duration_sec=5.0)
 
     def _on_enable(self, request: SetBool.Request, response: SetBool.Response) -> SetBool.Response:
-        if self._tick_thread is None:
-            response.message = "the node is not active; activate it first"
-            return response
-        not_ready = self._controller.planner.is_ready(time.monotonic_ns()) if request.data else None
-        if not_ready is not None:
-            response.message = f"not enabled: {not_ready}"
-            return response
-        self._post(Enable(request.data))
-        response.success = True
-        response.message = "enabled from the next tick" if request.data else "disabled from the next tick"
+        response.message = self._why_not_enabled() if request.data else ""
+        response.success = not response.message
+        if response.success:
+            self._post(Enable(request.data))
+            response.message = f"{'enabled' if request.data else 'disabled'} from the next tick on"
         return response
+
+    def _why_not_enabled(self) -> str:
+        if self._tick_thread is None:
+            return "not enabled: the node is not active, activate it first"
+        not_ready = self._controller.planner.is_ready(time.monotonic_ns())
+        return f"not enabled: {not_ready}" if not_ready is not None else ""
 
     def _on_reset_memory(self, _: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
         self._post(ResetMemory())
         response.success = True
-        response.message = "memory is empty from the next tick"
+        response.message = "memory is empty from the next tick on"
         return response
 
-    def _on_clock_jump(self, jump) -> None:
-        if jump.clock_change in (ClockChange.ROS_TIME_NO_CHANGE, ClockChange.SYSTEM_TIME_NO_CHANGE):
-            self._camera.watch.reset()
-            self._post(ClockJump(jump.delta.nanoseconds))
+    def _on_clock_jump(self, jump: TimeJump) -> None:
+        self._camera.watch.reset()
+        self._post(ClockJump(jump.delta.nanoseconds))
 
-    def _post(self, event) -> None:
+    def _post(self, event: Event) -> None:
         self._controller.post(event)
-
-    def _instruct(self, text: str) -> None:
-        """Have a new instruction take effect at the next tick; an equal text changes nothing."""
-        if text == self._instruction_text:
-            return
-        tokens = self._tokenizer.prompt(text)
-        self._controller.memory.check_prompt(len(tokens))
-        self._instruction_text = text
-        self._post(Instruction(text, tokens))
 
     def _on_tick_error(self, error: Exception) -> None:
         self.get_logger().fatal(f"the tick thread has ended: {type(error).__name__}: {error}")
@@ -278,7 +275,6 @@ class EdgeNode(LifecycleNode):
     # Endings
 
     def _stop_ticking(self) -> None:
-        """Idempotent: end the tick thread, send the braking points, free the priority process."""
         if self._tick_thread is None:
             return
         if not self._tick_thread.stop(STOP_TIMEOUT_S):
@@ -290,5 +286,38 @@ class EdgeNode(LifecycleNode):
         gc.unfreeze()
 
     def _release(self) -> None:
-        """Idempotent: everything that configure made."""
-        ...
+        self._is_configured = False
+        while self._releases:
+            self._releases.pop()()
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Spin until SIGINT or SIGTERM; motion is brought to rest before rclpy shuts down. Exit code 0."""
+    is_ending = threading.Event()
+    # rclpy's own handlers shut the context down at once, and the stop could no longer be published.
+    rclpy.init(args=argv, signal_handler_options=SignalHandlerOptions.NO)
+    for signal_number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signal_number, lambda *_: is_ending.set())
+    try:
+        node = EdgeNode()
+    except UserError as error:
+        print(f"vla_edge_node: {error}", file=sys.stderr)
+        rclpy.try_shutdown()
+        return 2
+    executor = SingleThreadedExecutor()
+    executor.add_node(node)
+    try:
+        while not is_ending.is_set() and rclpy.ok():
+            executor.spin_once(timeout_sec=SPIN_S)
+    except (KeyboardInterrupt, ExternalShutdownException):
+        pass
+    finally:
+        node.end()
+        executor.shutdown()
+        node.destroy_node()
+        rclpy.try_shutdown()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,133 @@
+"""Offline replay: the live node's controller on a virtual clock, faster than real time.
+
+The same bag, parameters, seed and service times give the same decisions, actions and eviction journal, byte for
+byte. Service times are stated, or those that a live run recorded, which then gives that run's own decisions.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+
+from vla_edge_ros.control import settings
+from vla_edge_ros.control.clock import VirtualClock
+from vla_edge_ros.control.controller import ClockJump, Controller, Event, Instruction, ResetMemory
+from vla_edge_ros.control.record import TickRecord
+from vla_edge_ros.control.tick_thread import run_ticks
+from vla_edge_ros.engine.factory import make_engine
+from vla_edge_ros.engine.interface import EngineInfo
+from vla_edge_ros.errors import UserError
+from vla_edge_ros.evaluation.bags import Bag, BagImage
+from vla_edge_ros.evaluation.recorded_run import RecordedRun
+from vla_edge_ros.evaluation.virtual_engine import RecordedService, StatedService, VirtualEngine
+from vla_edge_ros.perception.camera import CameraPipeline
+from vla_edge_ros.perception.frame_buffer import FrameBuffer
+
+
+class RecordingSink:
+    """Keeps every record; messages go nowhere."""
+
+    def __init__(self) -> None:
+        self.records: list[TickRecord] = []
+
+    def trajectory(self, trajectory) -> None:
+        pass
+
+    def command(self, command) -> None:
+        pass
+
+    def tick(self, record: TickRecord) -> None:
+        pass
+
+    def finished(self, record: TickRecord) -> None:
+        self.records.append(record)
+
+
+@dataclass(slots=True)
+class Replay:
+    """What a replay did.
+
+    journal: every eviction, as `Evicted.to_json`.
+    ordinals: place in the bag (0 for its first image) of each frame index that was published.
+    """
+
+    info: EngineInfo
+    records: list[TickRecord]
+    journal: list[dict]
+    ordinals: dict[int, int]
+    camera: dict = field(default_factory=dict)
+
+
+def replay(bag: Bag, topic: str, parameters: settings.Parameters, service_ns: int, seconds: float) -> Replay:
+    """Play `topic` from its first receipt on, every piece of work taking `service_ns`; at most `seconds`."""
+    instruction_topic = bag.instruction_topic()
+    topics = [topic] if instruction_topic is None else [topic, instruction_topic]
+    first = next(bag.images(topic))
+    last_ns = 0
+
+    def arrivals(rig: _Rig) -> Iterator[tuple[int, Callable[[], None]]]:
+        nonlocal last_ns
+        ordinal = 0
+        for _, item in bag.play(topics):
+            at_ns = max(0, item.log_ns - first.log_ns)
+            if at_ns > seconds * 1e9:
+                return
+            last_ns = max(last_ns, at_ns)
+            if isinstance(item, BagImage):
+                yield at_ns, partial(rig.receive, item.message, ordinal)
+                ordinal += 1
+            else:
+                yield at_ns, partial(rig.instruct, item.text)
+
+    with _Rig(parameters, topic, StatedService(service_ns), arrivals, ros_offset_ns=first.log_ns) as rig:
+        schedule = settings.tick_schedule(parameters, 0)
+        rig.controller.begin(schedule)
+        rig.instruct(parameters["instruction.initial"])
+
+        def has_ended() -> bool:
+            now = rig.clock.now_ns()
+            return now > seconds * 1e9 or (rig.clock.is_exhausted and now > last_ns + schedule.period_ns)
+
+        run_ticks(rig.controller, schedule, rig.clock, rig.sink, has_ended)
+        return rig.outcome()
+
+
+def replay_recorded(bag: Bag, topic: str, parameters: settings.Parameters, recorded: RecordedRun) -> Replay:
+    """Repeat a recorded run tick by tick at its own times.
+
+    With the run's own parameters its decisions come out again; with another eviction policy one sees what that
+    would have remembered. Raises UserError if the bag lacks a recorded frame or an event cannot be repeated.
+    """
+    recorded.check_replayable()
+    if not recorded.ticks:
+        raise UserError("the recorded run has no ticks")
+
+    def arrivals(rig: _Rig) -> Iterator[tuple[int, Callable[[], None]]]:
+        for meta, (ordinal, image) in _images_of(recorded, bag, topic):
+            yield meta.receipt_ns, partial(rig.receive_as, meta, image.message, ordinal)
+
+    first = recorded.ticks[0]
+    origin_ns = first["scheduled_ns"] - first["tick"] * settings.ns(parameters["control.period_ms"])
+    ros_offset_ns = first["effect_stamp_ns"] - origin_ns
+    with _Rig(parameters, topic, RecordedService(recorded.service()), arrivals, ros_offset_ns) as rig:
+        rig.clock.sleep_until(first["started_ns"] - 1)
+        rig.controller.begin(settings.tick_schedule(parameters, origin_ns))
+        for tick in recorded.ticks:
+            rig.clock.sleep_until(tick["started_ns"])
+            for event in tick["events"]:
+                rig.repeat(event)
+            rig.controller.tick(tick["tick"], rig.sink)
+        return rig.outcome()
+
+
+def _images_of(recorded: RecordedRun, bag: Bag, topic: str) -> Iterator[tuple[FrameMeta, tuple[int, BagImage]]]:
+    """The bag's image of each recorded frame, found by its stamp (the camera's rule undone)."""
+    playback = recorded.run.get("playback", {"base_stamp_ns": 0, "first_stamp_ns": 0, "loop_ns": 0})
+    images = enumerate(bag.images(topic))
+    for meta in recorded.frames:
+        wanted_ns = meta.stamp_ns - playback["base_stamp_ns"]
+        if playback["loop_ns"]:
+            wanted_ns %= playback["loop_ns"]
+        wanted_ns += playback["first_stamp_ns"]
+        ...
