@@ -1,27 +1,16 @@
-"""Recordings as users have them: rosbag2 (sqlite3, mcap), ROS 1 bags and video files, opened by their bytes.
+"""Recordings as users have them: rosbag2 (sqlite3, mcap), ROS 1 bags and video files, through one door."""
 
-A file's kind and a message's compression are told from their first bytes, since names and metadata.yaml are
-often missing or wrong; metadata.yaml only says which files belong to a recording.
-"""
-
-import re
-import shutil
-import tempfile
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import NamedTuple
 
-import yaml
 import zstandard
 
-from vla_edge_ros.evaluation import storage_mcap, storage_ros1, storage_sqlite, storage_video
 from vla_edge_ros.evaluation.message_types import COMPRESSED_IMAGE, IMAGE, STRING, deserialise, stamp_ns
-from vla_edge_ros.evaluation.recording import Storage, StorageError, compression_name
+from vla_edge_ros.evaluation.recording import ZSTD_MAGIC, Storage, StorageError
+from vla_edge_ros.evaluation.recording_files import open_storage, recording_files
 
-ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
-
-_SUFFIXES = (".mcap", ".db3", ".bag", ".mcap.zstd", ".db3.zstd", ".bag.zstd")
 _LISTED_TOPICS = 12
 
 
@@ -198,104 +187,17 @@ def open_bag(path: str | Path) -> Bag:
         file = path
         storages = []
         try:
-            for file in _files(path):
-                storages.append(_open_file(file, resources))
+            for file in recording_files(path):
+                storages.append(open_storage(file, resources))
         except StorageError as error:
             raise BagRefused(f"{file}: {error}") from None
         except OSError as error:
             raise BagRefused(f"{file}: {error.strerror or error}") from None
-        return Bag(path, storages, resources.pop_all())
-
-
-def _files(path: Path) -> list[Path]:
-    """The files of a recording in the order of recording."""
-    if not path.exists():
-        raise BagRefused(f"{path}: no such file or folder")
-    if not path.is_dir():
-        return [path]
-    named = _files_named_by_metadata(path)
-    if named:
-        return named
-    files = sorted((f for f in path.iterdir() if f.name.endswith(_SUFFIXES)), key=_natural_order)
-    if not files:
-        inside = sorted({f.parent.name for f in path.glob("*/*") if f.name.endswith(_SUFFIXES)})
-        hint = f"; there are some in its folders {', '.join(inside[:3])}" if inside else ""
-        raise BagRefused(f"{path}: no recording in this folder (wanted {', '.join(_SUFFIXES[:3])}){hint}")
-    if len({re.sub(r"_\d+\.", "_N.", f.name) for f in files}) > 1:
-        names = ", ".join(f.name for f in files[:_LISTED_TOPICS])
-        raise BagRefused(f"{path}: several recordings and no metadata.yaml, name one of them: {names}")
-    return files
-
-
-def _files_named_by_metadata(folder: Path) -> list[Path]:
-    """The files that metadata.yaml names; none where it is missing or broken."""
-    try:
-        metadata = yaml.safe_load((folder / "metadata.yaml").read_bytes())
-        names = [
-            PurePath(name).name for name in metadata["rosbag2_bagfile_information"]["relative_file_paths"]
-        ]
-    except (OSError, ValueError, TypeError, KeyError, yaml.YAMLError):
-        return []
-    files = []
-    for name in names:
-        # A recording may have been compressed or decompressed after its metadata was written.
-        alternatives = (folder / name, folder / f"{name}.zstd", folder / name.removesuffix(".zstd"))
-        there = next((file for file in alternatives if file.is_file()), None)
-        if there is None:
-            raise BagRefused(f"{folder}: metadata.yaml names {name}, which is not there")
-        files.append(there)
-    return files
-
-
-def _natural_order(file: Path) -> list:
-    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", file.name)]
-
-
-def _open_file(path: Path, resources: ExitStack) -> Storage:
-    if not path.is_file():
-        raise StorageError("not a regular file")
-    head = _head(path)
-    if head.startswith(ZSTD_MAGIC):
-        path = _decompress_file(path, resources)
-        head = _head(path)
-    if not head:
-        raise StorageError("the file is empty (0 bytes)")
-    if head.startswith(storage_mcap.MAGIC):
-        return storage_mcap.McapStorage(path)
-    if head.startswith(storage_sqlite.MAGIC):
-        return storage_sqlite.SqliteStorage(path)
-    if head.startswith(storage_ros1.MAGIC):
-        return storage_ros1.Ros1Storage(path)
-    if storage_video.looks_like_video(head):
-        return storage_video.VideoStorage(path)
-    if compression := compression_name(head):
-        raise StorageError(f"compressed with {compression}, which is not read here; decompress it first")
-    raise StorageError(
-        f"not a recording, since it begins with {head!r}; wanted rosbag2 (mcap, sqlite3), a ROS 1 bag"
-        " or a video (mp4, avi, mkv)"
-    )
-
-
-def _head(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return file.read(16)
-
-
-def _decompress_file(path: Path, resources: ExitStack) -> Path:
-    """Decompress to disk, since sqlite3 needs to seek; what a cut file still gives is kept."""
-    folder = resources.enter_context(tempfile.TemporaryDirectory(prefix="vla_edge_bag_"))
-    target = Path(folder) / path.stem
-    try:
-        with path.open("rb") as compressed, target.open("wb") as plain:
-            reader = zstandard.ZstdDecompressor().stream_reader(compressed, read_across_frames=True)
-            shutil.copyfileobj(reader, plain, 1 << 20)
-    except zstandard.ZstdError:
-        pass
-    except OSError as error:
-        raise StorageError(
-            f"cannot be decompressed into {folder}: {error.strerror}; set TMPDIR to a folder with room"
-        ) from None
-    return target
+        bag = Bag(path, storages, resources.pop_all())
+    if bag.truncated_after == 0:
+        bag.close()
+        raise BagRefused(f"{path}: cut short before its first message")
+    return bag
 
 
 def _decompressed(payload: object) -> object:

@@ -3,8 +3,10 @@
 from collections.abc import Collection, Iterator
 from typing import NamedTuple, Protocol
 
+ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+
 _COMPRESSIONS = {
-    b"\x28\xb5\x2f\xfd": "zstd",
+    ZSTD_MAGIC: "zstd",
     b"\x04\x22\x4d\x18": "lz4",
     b"\x1f\x8b": "gzip",
     b"BZh": "bzip2",

@@ -38,7 +38,7 @@ class McapStorage:
     """Satisfies `recording.Storage`."""
 
     def __init__(self, path: Path) -> None:
-        """Read the topics and their counts. Raises StorageError where not even one message can be read."""
+        """Read the topics and their counts: from the summary, or from the whole file where it has none."""
         self._path = path
         self.truncated_after: int | None = None
         topics = _topics_of_summary(path)
@@ -64,8 +64,6 @@ class McapStorage:
                 counts[key] = counts.get(key, 0) + 1
         except _CutShort:
             self.truncated_after = sum(counts.values())
-            if not counts:
-                raise StorageError("the mcap file is cut short before its first message") from None
         return [StoredTopic(*key, count) for key, count in counts.items()]
 
 
