@@ -34,15 +34,13 @@ class SteadyClock:
 
 
 class VirtualClock:
-    """A clock that moves only when told to, delivering what arrives on the way at its own time.
+    """A clock that starts at 0 and moves only when told to, delivering what arrives on the way at its time.
 
     arrivals: (time_ns, deliver) in order of time; `deliver()` is called with the clock standing at `time_ns`.
     """
 
-    def __init__(
-        self, start_ns: int, arrivals: Iterator[tuple[int, Callable[[], None]]], ros_offset_ns: int = 0
-    ) -> None:
-        self._now = start_ns
+    def __init__(self, arrivals: Iterator[tuple[int, Callable[[], None]]], ros_offset_ns: int = 0) -> None:
+        self._now = 0
         self._arrivals = arrivals
         self._next = next(arrivals, None)
         self._ros_offset = ros_offset_ns

@@ -378,7 +378,7 @@ class Controller:
         """Make room by the eviction policy and start a pass over what is then retained."""
         for evicted in self.memory.make_room(record.tick):
             self._engine.evict(evicted.slots)
-            record.evicted.append(evicted.frame.index)
+            record.evicted.append(evicted.to_json())
         self.totals.evictions += len(record.evicted)
         work = FrameWork(
             self._next_work(), self.memory.context_slots(), self.memory.frame_slots, self.memory.action_slots

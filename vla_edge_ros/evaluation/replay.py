@@ -5,14 +5,12 @@ byte. Service times are stated, or those that a live run recorded, which then gi
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from itertools import pairwise
-
-import numpy as np
+from dataclasses import dataclass
+from functools import partial
 
 from vla_edge_ros.control import settings
 from vla_edge_ros.control.clock import VirtualClock
-from vla_edge_ros.control.controller import ClockJump, Controller, Event, Instruction, ResetMemory
+from vla_edge_ros.control.controller import ClockJump, Instruction, ResetMemory
 from vla_edge_ros.control.record import TickRecord
 from vla_edge_ros.control.tick_thread import run_ticks
 from vla_edge_ros.engine.factory import make_engine
@@ -22,6 +20,7 @@ from vla_edge_ros.evaluation.bags import Bag, BagImage
 from vla_edge_ros.evaluation.recorded_run import RecordedRun
 from vla_edge_ros.evaluation.virtual_engine import RecordedService, StatedService, VirtualEngine
 from vla_edge_ros.perception.camera import CameraPipeline
+from vla_edge_ros.perception.frame import FrameMeta
 from vla_edge_ros.perception.frame_buffer import FrameBuffer
 
 
@@ -49,14 +48,15 @@ class Replay:
     """What a replay did.
 
     journal: every eviction, as `Evicted.to_json`.
-    ordinals: place in the bag (0 for its first image) of each frame index that was published.
+    remembered: (receipt_ns, ordinal) of each frame that memory holds at the end, oldest first; the ordinal is
+        its place among the topic's images in the bag, from 0.
     """
 
     info: EngineInfo
     records: list[TickRecord]
     journal: list[dict]
-    ordinals: dict[int, int]
-    camera: dict = field(default_factory=dict)
+    remembered: list[tuple[int, int]]
+    camera: CameraPipeline
 
 
 def replay(bag: Bag, topic: str, parameters: settings.Parameters, service_ns: int, seconds: float) -> Replay:
@@ -121,13 +121,79 @@ def replay_recorded(bag: Bag, topic: str, parameters: settings.Parameters, recor
         return rig.outcome()
 
 
-def _images_of(recorded: RecordedRun, bag: Bag, topic: str) -> Iterator[tuple[FrameMeta, tuple[int, BagImage]]]:
-    """The bag's image of each recorded frame, found by its stamp (the camera's rule undone)."""
-    playback = recorded.run.get("playback", {"base_stamp_ns": 0, "first_stamp_ns": 0, "loop_ns": 0})
-    images = enumerate(bag.images(topic))
-    for meta in recorded.frames:
-        wanted_ns = meta.stamp_ns - playback["base_stamp_ns"]
-        if playback["loop_ns"]:
-            wanted_ns %= playback["loop_ns"]
-        wanted_ns += playback["first_stamp_ns"]
-        ...
+class _Rig:
+    """The live node's parts around a virtual clock."""
+
+    def __init__(
+        self,
+        parameters: settings.Parameters,
+        topic: str,
+        service: StatedService | RecordedService,
+        arrivals: Callable[["_Rig"], Iterator[tuple[int, Callable[[], None]]]],
+        ros_offset_ns: int,
+    ) -> None:
+        policy = settings.policy_of(parameters)
+        self.sink = RecordingSink()
+        self.clock = VirtualClock(arrivals(self), ros_offset_ns)
+        self._frames = FrameBuffer.create()
+        spec = settings.engine_spec(parameters, len(policy.dimensions))
+        self._engine = VirtualEngine(make_engine(spec, self._frames), self.clock, service)
+        self._info = self._engine.configure()
+        self.controller = settings.build_controller(
+            parameters, policy, self.clock, self._engine, self._info, self._frames, _print_fault
+        )
+        self._camera = CameraPipeline(
+            self._frames, settings.resizer(parameters), settings.stamp_watch(parameters), topic
+        )
+        self._prompter = settings.Prompter(parameters)
+        self._text: str | None = None
+        self._ordinals: dict[int, int] = {}
+
+    def __enter__(self) -> "_Rig":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._engine.close()
+        self._frames.close()
+
+    def receive(self, message: object, ordinal: int) -> None:
+        """An image arrives now, as in the node's callback."""
+        published = self._camera.published
+        self._camera.on_image(message, *self.clock.pair())
+        if self._camera.published > published:
+            self._ordinals[self._frames.peek().index] = ordinal
+
+    def receive_as(self, meta: FrameMeta, message: object, ordinal: int) -> None:
+        """An image arrives that a live run judged already."""
+        self._camera.place(message, meta)
+        self._ordinals[meta.index] = ordinal
+
+    def instruct(self, text: str) -> None:
+        """An instruction arrives now; an equal text changes nothing."""
+        if text != self._text:
+            tokens = self._prompter.tokens(text)
+            self.controller.memory.check_prompt(len(tokens))
+            self._text = text
+            self.controller.post(Instruction(text, tokens))
+
+    def repeat(self, event: dict) -> None:
+        """Post an event as it was recorded."""
+        match event["event"]:
+            case "instruction":
+                self.instruct(event["text"])
+            case "reset_memory":
+                self.controller.post(ResetMemory())
+            case "clock_jump":
+                self.controller.post(ClockJump(event["delta_ns"]))
+
+    def outcome(self) -> Replay:
+        remembered = [
+            (frame.meta.receipt_ns, self._ordinals[frame.meta.index])
+            for frame in self.controller.memory.frames
+        ]
+        journal = [line for record in self.sink.records for line in record.evicted]
+        return Replay(self._info, self.sink.records, journal, remembered, self._camera)
+
+
+def _images_of(recorded: RecordedRun, bag: Bag, topic: str) -> Iterator[tuple[FrameMeta, int, BagImage]]:
+    """The bag's image of each recorded frame with its place in the bag, found by the stamp it was played under."""
