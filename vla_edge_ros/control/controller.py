@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from vla_edge_ros.actions.planner import ActionConfig, ActionPlanner, GroupCommand, GroupTrajectory
+from vla_edge_ros.actions.planner import ActionPlanner, GroupCommand, GroupTrajectory
 from vla_edge_ros.control.admission import Admission, AdmissionConfig
 from vla_edge_ros.control.clock import Clock
 from vla_edge_ros.control.decision import Decision
@@ -91,7 +91,6 @@ class Retune:
 
     control: "ControlConfig"
     admission: AdmissionConfig
-    actions: ActionConfig
 
     def to_json(self) -> dict:
         return {"event": "retune"} | asdict(self)
@@ -205,9 +204,10 @@ class Controller:
             self._refill_prompt()
 
     def stop(self, sink: Sink) -> None:
-        """End motion: publish the braking points. To be called when no tick runs any more."""
-        now = self._clock.now_ns()
-        self._cancel(now, now + self._schedule.deadline_ns, sink)
+        """End motion for good: braking points and last commands. To be called when no tick runs any more."""
+        now, ros_now = self._clock.pair()
+        self._cancel(now, now, ros_now, sink)
+        self._send_rest(sink)
         self._is_enabled = False
 
     def tick(self, tick: int, sink: Sink) -> TickRecord:
@@ -249,11 +249,7 @@ class Controller:
             event = self._events.popleft()
             record.events.append(event.to_json())
             if isinstance(event, Retune):
-                self.config, self.admission.config, self.planner.config = (
-                    event.control,
-                    event.admission,
-                    event.actions,
-                )
+                self.config, self.admission.config = event.control, event.admission
                 continue
             if isinstance(event, EngineReplaced):
                 self._info = event.info
@@ -262,9 +258,10 @@ class Controller:
                 self.admission.forget()
                 self._refill_prompt()
                 continue
-            self._cancel(record.started_ns, times.effect_ns, sink)
+            self._cancel(record.started_ns, times.effect_ns, record.effect_stamp_ns, sink)
             match event:
                 case Enable():
+                    self._send_rest(sink)
                     self._is_enabled = event.is_enabled
                     self._is_latched = self._is_latched and not event.is_enabled
                     self._fresh_effect_ns = times.effect_ns
@@ -279,11 +276,17 @@ class Controller:
                     self._refill_prompt()
                     self._fresh_effect_ns = times.effect_ns
 
-    def _cancel(self, now_ns: int, effect_ns: int, sink: Sink) -> None:
+    def _cancel(self, now_ns: int, effect_ns: int, stamp_ns: int, sink: Sink) -> None:
         """Drop what is queued and send each trajectory controller the point where it comes to rest."""
-        for trajectory in self.planner.cancel(now_ns, effect_ns):
+        for trajectory in self.planner.cancel(now_ns, effect_ns, stamp_ns):
             if self._is_enabled:
                 sink.trajectory(trajectory)
+
+    def _send_rest(self, sink: Sink) -> None:
+        """The last commands before silence, since their controllers keep the last value for ever."""
+        if self._is_enabled:
+            for command in self.planner.rest_commands():
+                sink.command(command)
 
     def _void_frames(self) -> None:
         newest = self._frames.peek()
@@ -432,7 +435,7 @@ class Controller:
         record.steps_left = accepted.steps_left
         record.steps_dropped = accepted.steps_dropped
         if accepted.steps_left == 0:
-            return Decision.HOLD_LATE, "every action step was due too soon or is too old"
+            return Decision.HOLD_LATE, accepted.reason or "every action step was due too soon or is too old"
         _describe_frame(record, result.frame, record.started_ns)
         return None
 
@@ -447,7 +450,7 @@ class Controller:
                     sink.trajectory(trajectory)
         elif not record.decision.is_hold and not self._is_stopped:
             self._is_stopped = True
-            self._cancel(record.started_ns, times.effect_ns, sink)
+            self._cancel(record.started_ns, times.effect_ns, record.effect_stamp_ns, sink)
 
     def _finish(self, record: TickRecord, times: TickTimes, sink: Sink) -> None:
         record.is_enabled = self._is_enabled

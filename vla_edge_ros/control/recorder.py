@@ -10,7 +10,7 @@ from vla_edge_ros.perception.frame import FrameMeta
 
 
 class Recorder:
-    """One line an item: {"run": ...} first, then {"frame": ...} and {"tick": ...} as they come.
+    """One line an item: {"run": ...} first, then {"frame": ...} and {"tick": ...} as they come, {"end": ...} last.
 
     The queue holds at most `capacity` items; what comes while it is full is dropped and counted in `dropped`.
     A disk that refuses is said once through `error`; recording then stops and the loop goes on.
@@ -21,7 +21,7 @@ class Recorder:
         self._file = path.open("w", encoding="utf-8")
         self._file.write(json.dumps({"run": run}) + "\n")
         self._file.flush()
-        self._queue: deque[TickRecord | FrameMeta] = deque()
+        self._queue: deque[TickRecord | FrameMeta | dict] = deque()
         self._capacity = capacity
         self._wake = threading.Event()
         self._is_closing = False
@@ -30,8 +30,8 @@ class Recorder:
         self._thread = threading.Thread(target=self._write, name="recorder", daemon=True)
         self._thread.start()
 
-    def put(self, item: TickRecord | FrameMeta) -> None:
-        """Queue an item; never blocks. Items must not change afterwards."""
+    def put(self, item: TickRecord | FrameMeta | dict) -> None:
+        """Queue an item; never blocks. It must not change afterwards. A dict is written as it is."""
         if len(self._queue) >= self._capacity or self.error is not None:
             self.dropped += 1
             return
@@ -58,7 +58,9 @@ class Recorder:
             self._queue.clear()
 
 
-def _line(item: TickRecord | FrameMeta) -> dict:
+def _line(item: TickRecord | FrameMeta | dict) -> dict:
     if isinstance(item, TickRecord):
         return {"tick": item.to_json()}
-    return {"frame": [item.index, item.stamp_ns, item.capture_ns, item.receipt_ns]}
+    if isinstance(item, FrameMeta):
+        return {"frame": [item.index, item.stamp_ns, item.capture_ns, item.receipt_ns]}
+    return item

@@ -53,7 +53,7 @@ def tick_schedule(parameters: Parameters, origin_ns: int) -> TickSchedule:
 
 
 def live_settings(parameters: Parameters) -> Retune:
-    """The configurations that follow from the parameters; all of it may change while ticks run."""
+    """The configurations that may change while ticks run."""
     return Retune(
         ControlConfig(
             max_frame_age_ns=ns(parameters["camera.max_age_ms"]),
@@ -65,14 +65,17 @@ def live_settings(parameters: Parameters) -> Retune:
             parameters["admission.decay"],
             parameters["admission.probe_after_ticks"],
         ),
-        ActionConfig(
-            period_ns=ns(parameters["control.period_ms"]),
-            ttl_ns=ns(parameters["actions.ttl_ms"]),
-            max_hold_ns=ns(parameters["actions.max_hold_ms"]),
-            min_lead_ns=ns(parameters["actions.min_lead_ms"]),
-            joint_state_max_age_ns=ns(parameters["actions.joint_state_max_age_ms"]),
-            anchor=parameters["actions.anchor"],
-        ),
+    )
+
+
+def action_config(parameters: Parameters) -> ActionConfig:
+    return ActionConfig(
+        period_ns=ns(parameters["control.period_ms"]),
+        ttl_ns=ns(parameters["actions.ttl_ms"]),
+        max_hold_ns=ns(parameters["actions.max_hold_ms"]),
+        min_lead_ns=ns(parameters["actions.min_lead_ms"]),
+        joint_state_max_age_ns=ns(parameters["actions.joint_state_max_age_ms"]),
+        anchor=parameters["actions.anchor"],
     )
 
 
@@ -93,7 +96,7 @@ def build_controller(
         make_policy(parameters["memory.policy"], parameters["memory.window_frames"]),
         info.embedding_size,
     )
-    planner = ActionPlanner(policy, live.actions)
+    planner = ActionPlanner(policy, action_config(parameters))
     admission = Admission(live.admission)
     return Controller(live.control, clock, engine, info, frames, memory, planner, admission, on_fault)
 

@@ -1,7 +1,7 @@
 """A live run as it was recorded: the times at which things happened, for replaying it."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from vla_edge_ros.control.record import WorkTimes
@@ -23,11 +23,13 @@ class RecordedRun:
     run: how it was started (parameters, engine, and what else its maker put there).
     frames: every frame that was published to the frame buffer, in order.
     ticks: every tick's record, as `TickRecord.to_json`, in order.
+    end: what was known at the end (the bare loop's counts); empty where the run was cut off.
     """
 
     run: dict
     frames: list[FrameMeta]
     ticks: list[dict]
+    end: dict = field(default_factory=dict)
 
     @classmethod
     def from_lines(cls, path: Path) -> "RecordedRun":
@@ -35,7 +37,7 @@ class RecordedRun:
 
         Raises UserError if the file is none.
         """
-        run, frames, ticks = None, [], []
+        run, frames, ticks, end = None, [], [], {}
         try:
             for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
                 try:
@@ -48,13 +50,15 @@ class RecordedRun:
                     frames.append(FrameMeta(*item["frame"]))
                 elif "tick" in item:
                     ticks.append(item["tick"])
+                elif "end" in item:
+                    end = item["end"]
                 else:
                     run = item["run"]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UserError(f"{path}: no recorded run: {type(error).__name__}: {error}") from None
         if run is None:
             raise UserError(f"{path}: no recorded run: its first line does not describe one")
-        return cls(run, frames, ticks)
+        return cls(run, frames, ticks, end)
 
     @classmethod
     def from_document(cls, path: Path) -> "RecordedRun":
@@ -76,7 +80,7 @@ class RecordedRun:
 
     def until_tick(self, end: int) -> "RecordedRun":
         """The run as if it had ended before tick `end`."""
-        return RecordedRun(self.run, self.frames, [tick for tick in self.ticks if tick["tick"] < end])
+        return replace(self, ticks=[tick for tick in self.ticks if tick["tick"] < end])
 
     def service(self) -> dict[int, WorkTimes]:
         """The times of each piece of work by its id."""

@@ -63,6 +63,7 @@ class EdgeNode(LifecycleNode):
         self._clock = SteadyClock(lambda: self.get_clock().now().nanoseconds)
         self._is_configured = False
         self._tick_thread: TickThread | None = None
+        self._bare_loop: BareLoop | None = None
         self._releases: list = []
 
     # Transitions
@@ -281,8 +282,12 @@ class EdgeNode(LifecycleNode):
             self.get_logger().error(f"the tick thread did not end within {STOP_TIMEOUT_S:g} s")
         self._tick_thread = None
         self._controller.stop(self._sink)
+        end = {"recorder_dropped": self._recorder.dropped if self._recorder is not None else 0}
         if self._bare_loop is not None:
             self._bare_loop.close()
+            end["bare_loop"] = self._bare_loop.to_json()
+        if self._recorder is not None:
+            self._recorder.put({"end": end})
         gc.unfreeze()
 
     def _release(self) -> None:

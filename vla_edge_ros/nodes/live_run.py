@@ -76,3 +76,115 @@ class Process:
         if self.is_running:
             self._process.kill()
             self._process.wait()
+
+
+class Driver:
+    """Speaks to the node as `ros2 lifecycle` and `ros2 topic echo` would."""
+
+    def __init__(self, edge: Process) -> None:
+        self._edge = edge
+        self._node = rclpy.create_node("vla_edge_driver")
+        self._executor = SingleThreadedExecutor()
+        self._executor.add_node(self._node)
+        self._change = self._node.create_client(ChangeState, "/vla_edge_node/change_state")
+
+    def close(self) -> None:
+        self._executor.shutdown()
+        self._node.destroy_node()
+
+    def change(self, transition: int, name: str, timeout_s: float) -> None:
+        """Ask for a transition and wait for its end. Raises UserError with the node's own complaint."""
+        self._wait_for(self._change.service_is_ready, "offer its life cycle", START_TIMEOUT_S)
+        request = ChangeState.Request(transition=Transition(id=transition))
+        future = self._change.call_async(request)
+        self._wait_for(future.done, name, timeout_s)
+        if not future.result().success:
+            raise UserError(f"the node refused to {name}: {self._edge.complaint()}")
+
+    def wait_for_image(self, message_type: type, topic: str, camera: Process) -> None:
+        """Return when the camera's first image is here. Raises UserError if the camera ends before."""
+        seen = []
+        subscription = self._node.create_subscription(
+            message_type, topic, seen.append, qos_profile_sensor_data, raw=True
+        )
+        self._wait_for(lambda: seen or not camera.is_running, "see an image", START_TIMEOUT_S)
+        self._node.destroy_subscription(subscription)
+        if not seen:
+            raise UserError(f"the camera ended at once: {camera.complaint()}")
+
+    def watch(self, n_ticks: int, console: Console) -> None:
+        """Show decisions live until tick `n_ticks` has been published."""
+        counts: Counter[str] = Counter()
+        last = {}
+
+        def on_tick(message: DiagnosticStatus) -> None:
+            last.update({value.key: value.value for value in message.values})
+            counts[message.message] += 1
+
+        subscription = self._node.create_subscription(DiagnosticStatus, "/vla_edge_node/tick", on_tick, 100)
+        columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}")
+        with Progress(*columns, console=console, refresh_per_second=5) as progress:
+            task = progress.add_task("ticks", total=n_ticks, text="")
+
+            def has_ended() -> bool:
+                tick = int(last.get("tick", -1)) + 1
+                progress.update(task, completed=min(tick, n_ticks), text=_status(counts, last))
+                return tick > n_ticks
+
+            limit_s = n_ticks * 0.034 * 2 + START_TIMEOUT_S
+            self._wait_for(has_ended, "run to the end", limit_s)
+        self._node.destroy_subscription(subscription)
+
+    def _wait_for(self, is_done: Callable[[], bool], purpose: str, timeout_s: float) -> None:
+        end_s = time.monotonic() + timeout_s
+        while not is_done():
+            if not self._edge.is_running:
+                raise UserError(f"the node ended before it could {purpose}: {self._edge.complaint()}")
+            if time.monotonic() > end_s:
+                raise UserError(f"the node did not {purpose} within {timeout_s:.0f} s: {self._edge.complaint()}")
+            self._executor.spin_once(timeout_sec=0.05)
+
+
+def run_live(
+    topic: TopicInfo, bag: Path, values: dict, n_ticks: int, console: Console, plays_instruction: bool
+) -> RecordedRun:
+    """Play `topic` of `bag` into the node for `n_ticks` ticks; returns what the node recorded.
+
+    values: every parameter of the node, `control.record_path` set. Raises UserError with what went wrong.
+    """
+    for variable in PROFILE_VARIABLES:
+        os.environ.setdefault(variable, str(share_directory() / "config/fastdds.xml"))
+    image_topic = "image/compressed" if topic.is_compressed else "image"
+    playback = {"bag": str(bag), "topic": topic.name, "loop": True, "plays_instruction": plays_instruction}
+    rclpy.init()
+    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as cleanup:
+        cleanup.callback(rclpy.try_shutdown)
+        folder = Path(name)
+        edge = Process(
+            "vla_edge_ros.nodes.edge_node", ros_values(values), folder, "node", {"image": image_topic}
+        )
+        cleanup.callback(edge.kill)
+        driver = Driver(edge)
+        cleanup.callback(driver.close)
+        with console.status("configuring the node"):
+            driver.change(Transition.TRANSITION_CONFIGURE, "configure", CONFIGURE_TIMEOUT_S)
+        camera = Process("vla_edge_ros.nodes.bag_camera", playback, folder, "camera")
+        cleanup.callback(camera.kill)
+        driver.wait_for_image(CompressedImage if topic.is_compressed else Image, image_topic, camera)
+        driver.change(Transition.TRANSITION_ACTIVATE, "activate", START_TIMEOUT_S)
+        driver.watch(n_ticks, console)
+        driver.change(Transition.TRANSITION_DEACTIVATE, "deactivate", START_TIMEOUT_S)
+        for process in (camera, edge):
+            code = process.stop()
+            if code != 0:
+                raise UserError(f"{process.name} ended with exit code {code}: {process.complaint()}")
+        for line in edge.log_lines():
+            if "[WARN]" in line:
+                console.print(line.rpartition("]: ")[2], style="yellow", highlight=False)
+    return RecordedRun.from_lines(Path(values["control.record_path"])).until_tick(n_ticks)
+
+
+def _status(counts: Counter[str], last: dict[str, str]) -> str:
+    decisions = ", ".join(f"{decision} {count}" for decision, count in counts.most_common(3))
+    pass_ms = f"pass {float(last['pass_ms']):.1f} ms, " if last.get("pass_ms") else ""
+    return f"{decisions} | {pass_ms}{last.get('retained_frames', 0)} frames remembered"
