@@ -117,7 +117,8 @@ def test_links_keep_their_length_and_what_is_grasped_ends_in_the_tray():
 
 
 def test_nothing_jumps_between_two_frames():
+    # the longest reach, 180 pixels in 0.7 s, peaks at 1.875 times its mean speed: 8.1 pixels a frame
     for index in range(1, sample.N_FRAMES):
         before, after = scene_at((index - 1) / RATE_HZ), scene_at(index / RATE_HZ)
-        assert math.dist(before.tip, after.tip) < 7.0
-        assert all(math.dist(before.objects[name], after.objects[name]) < 7.0 for name in RESTING)
+        assert math.dist(before.tip, after.tip) < 8.2
+        assert all(math.dist(before.objects[name], after.objects[name]) < 8.2 for name in RESTING)
