@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 import recorded
 import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from mcap.writer import CompressionType, IndexType
 from recorded import TOPIC, image_payloads, pixels, write_mcap, write_rosbag1, write_rosbag2
 from rosbags.rosbag2 import CompressionMode, StoragePlugin
@@ -429,3 +431,33 @@ def test_what_was_decompressed_is_removed_on_close(tmp_path, monkeypatch):
         assert list((tmp_path / "scratch").rglob("*.mcap"))
         bag.close()
     assert not list((tmp_path / "scratch").iterdir())
+
+
+@pytest.fixture(scope="module")
+def healthy_files(tmp_path_factory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("healthy")
+    database = write_rosbag2(folder / "sqlite", plugin=StoragePlugin.SQLITE3) / "sqlite.db3"
+    packed = folder / "packed.mcap.zstd"
+    chunked = write_mcap(folder / "chunked.mcap", image_payloads())
+    packed.write_bytes(zstandard.compress(chunked.read_bytes()))
+    plain = write_mcap(folder / "plain.mcap", image_payloads(), use_chunking=False)
+    return [database, packed, chunked, plain, write_rosbag1(folder / "a.bag")]
+
+
+@settings(max_examples=80, deadline=None)
+@given(data=st.data())
+def test_any_damage_gives_images_or_one_line_and_nothing_else(healthy_files, data):
+    file = data.draw(st.sampled_from(healthy_files))
+    content = bytearray(file.read_bytes())
+    n_bytes = data.draw(st.integers(1, len(content)))
+    del content[n_bytes:]
+    for _ in range(data.draw(st.integers(0, 3))):
+        content[data.draw(st.integers(0, n_bytes - 1))] = data.draw(st.integers(0, 255))
+    damaged = file.with_name("damaged" + file.suffix)
+    damaged.write_bytes(content)
+    try:
+        images, _ = read(damaged)
+    except BagRefused as refused:
+        assert str(refused).isprintable()
+    else:
+        assert len(images) <= 12

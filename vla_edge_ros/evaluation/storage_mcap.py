@@ -26,8 +26,17 @@ from vla_edge_ros.evaluation.recording import RawMessage, StorageError, StoredTo
 MAGIC = b"\x89MCAP0\r\n"
 
 _RECORD_HEADER = struct.Struct("<BQ")
-_DAMAGE = (McapError, zstandard.ZstdError, struct.error, ValueError, RuntimeError, KeyError, MemoryError)
-"""What the parsers raise on bytes that are not what they should be (lz4 raises RuntimeError)."""
+_DAMAGE = (
+    McapError,
+    zstandard.ZstdError,
+    struct.error,
+    ValueError,
+    KeyError,
+    RuntimeError,  # from lz4
+    OverflowError,
+    MemoryError,
+)
+"""What the parsers raise on bytes that are not what they should be."""
 
 
 class _CutShort(Exception):

@@ -28,10 +28,10 @@ class SqliteStorage:
                 counts = dict(connection.execute("SELECT topic_id, count(*) FROM messages GROUP BY topic_id"))
                 rows = connection.execute("SELECT id, name, type, serialization_format FROM topics")
                 self._topics = {
-                    topic_id: (name, full_type_name(type_name), encoding)
+                    topic_id: (str(name), full_type_name(str(type_name)), encoding)
                     for topic_id, name, type_name, encoding in rows
                 }
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             raise StorageError(f"the sqlite3 file is damaged ({error})") from None
         self.topics = [
             StoredTopic(name, type_name, counts.get(topic_id, 0))
@@ -41,8 +41,8 @@ class SqliteStorage:
     def messages(self, topics: Collection[str]) -> Iterator[RawMessage]:
         ids = [topic_id for topic_id, (name, _, _) in self._topics.items() if name in topics]
         query = (
-            f"SELECT topic_id, timestamp, data FROM messages WHERE topic_id IN ({','.join('?' * len(ids))})"
-            " ORDER BY timestamp, id"
+            "SELECT topic_id, CAST(timestamp AS INTEGER), data FROM messages"
+            f" WHERE topic_id IN ({','.join('?' * len(ids))}) ORDER BY timestamp, id"
         )
         n_read = 0
         try:
