@@ -82,11 +82,10 @@ install_extra() {
 
 download_size() {
   case $1 in
-    ros) echo "ROS 2, NumPy, OpenCV, matplotlib, ... (about 180 MB to download, 600 MB on disk)" ;;
+    ros) echo "ROS 2, NumPy, OpenCV, matplotlib, ... (about 170 MB to download, 620 MB on disk)" ;;
     test)
-      echo "PyTorch 2.13, transformers, pytest, ... (as a CPU build about 220 MB to download, 1 GB on disk;" \
-        "from the default index a CUDA build: about 3 GB to download, 7 GB on disk." \
-        "PIP_EXTRA_INDEX_URL with PyTorch's CPU index chooses the small one)"
+      echo "PyTorch 2.13, transformers, pytest, ... (about 240 MB to download, 1.1 GB on disk; where pip finds" \
+        "only PyTorch's CUDA build, about 3 GB and 6 GB: PIP_EXTRA_INDEX_URL with PyTorch's CPU index saves that)"
       ;;
   esac
 }
