@@ -32,6 +32,7 @@ setup(
         "PyYAML>=6.0",
         "rosbags>=0.10",
         "mcap>=1.1",
+        "zstandard>=0.20",
         "safetensors>=0.4",
         "ml_dtypes>=0.3",
         "tokenizers>=0.15",
