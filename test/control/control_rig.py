@@ -26,9 +26,9 @@ POLICIES = Path(__file__).resolve().parents[2] / "config/policies"
 
 
 class ScriptedEngine:
-    """Takes `service_ms` for a pass, or what `script` says for its work id; obeys the protocol strictly.
+    """Takes `service_ms` for a pass, or what `script` says; obeys the protocol strictly.
 
-    script: work id -> milliseconds, "fail" or "no_frame".
+    script: place of a piece of work (from 0) -> milliseconds, "fail" or "no_frame".
     """
 
     def __init__(self, clock, frames, service_ms=20.0, steps=1, action_tokens=7):
@@ -41,11 +41,15 @@ class ScriptedEngine:
         self._pending = None
         self._ends_ns = 0
 
+    def script_next(self, does):
+        """Say what becomes of the work that is submitted next."""
+        self.script[len(self.submitted)] = does
+
     def submit(self, work):
         assert self._pending is None, "work was submitted while other work ran"
         assert not self.is_dead, "work was submitted to a dead engine"
+        does = self.script.get(len(self.submitted), self.service_ms if isinstance(work, FrameWork) else 1.0)
         self.submitted.append(work)
-        does = self.script.get(work.work_id, self.service_ms if isinstance(work, FrameWork) else 1.0)
         now = self.clock.now_ns()
         result = WorkResult(work.work_id, WorkStatus.DONE, started_ns=now)
         if does == "fail":

@@ -215,7 +215,6 @@ class Controller:
         times = self._schedule.times(tick)
         now, ros_now = self._clock.pair()
         record = TickRecord(tick, times.start_ns, now, ros_now + times.effect_ns - now)
-        record.hold_ns = max(0, times.effect_ns - self._fresh_effect_ns)
         record.skipped_ticks = tick - self._last_tick - 1
         self._last_tick = tick
         try:
@@ -229,6 +228,7 @@ class Controller:
 
     def _run(self, record: TickRecord, times: TickTimes, sink: Sink) -> None:
         self._apply_events(record, times, sink)
+        record.hold_ns = max(0, times.effect_ns - self._fresh_effect_ns)
         overdue = self._collect(record, record.started_ns)
         hold = self._hold_before_work(record, record.started_ns, times)
         result = None
