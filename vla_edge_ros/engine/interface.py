@@ -10,13 +10,9 @@ from typing import Protocol
 
 import numpy as np
 
+from vla_edge_ros.memory.slots import FRAME_TOKENS as FRAME_TOKENS
+from vla_edge_ros.memory.slots import MAX_ACTION_TOKENS as MAX_ACTION_TOKENS
 from vla_edge_ros.perception.frame import FrameMeta
-
-FRAME_TOKENS = 32
-"""Slots of one frame block: (128 / 16) x (64 / 16) patches."""
-
-MAX_ACTION_TOKENS = 8
-"""A pass decodes A <= 8 tokens, one an action dimension."""
 
 
 class EngineError(RuntimeError):

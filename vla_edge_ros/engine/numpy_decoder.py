@@ -1,0 +1,254 @@
+"""The Qwen2 decoder in NumPy: a KV cache of slots, and forward passes over it in float32."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from vla_edge_ros.engine.model_config import ModelConfig
+from vla_edge_ros.engine.weights import WeightSource
+
+Buffers = dict[str, tuple[int, ...]]
+
+
+def weight_buffers(config: ModelConfig) -> Buffers:
+    """Shapes of the decoder's weights as they are held: q, k and v in one matrix, gate and up in another."""
+    layers, hidden = config.num_hidden_layers, config.hidden_size
+    qkv = config.query_size + 2 * config.kv_size
+    return {
+        "embed": (config.vocab_size, hidden),
+        "final_norm": (hidden,),
+        "input_norm": (layers, hidden),
+        "qkv": (layers, qkv, hidden),
+        "qkv_bias": (layers, qkv),
+        "output": (layers, hidden, config.query_size),
+        "mlp_norm": (layers, hidden),
+        "gate_up": (layers, 2 * config.intermediate_size, hidden),
+        "down": (layers, hidden, config.intermediate_size),
+    }
+
+
+def kv_buffers(config: ModelConfig, n_slots: int) -> Buffers:
+    """Keys before RoPE and values: (layer, slot, KV head x head size)."""
+    shape = (config.num_hidden_layers, n_slots, config.kv_size)
+    return {"cached_keys": shape, "cached_values": shape}
+
+
+def work_buffers(config: ModelConfig, n_slots: int, max_tokens: int) -> Buffers:
+    """Scratch of a pass of at most `max_tokens` (T) tokens a forward and `n_slots` ranks.
+
+    keys, values: the sequence of this pass in rank order, keys rotated.
+    """
+    qkv = config.query_size + 2 * config.kv_size
+    half = config.head_dim // 2
+    return {
+        "keys": (config.num_hidden_layers, n_slots, config.kv_size),
+        "values": (config.num_hidden_layers, n_slots, config.kv_size),
+        "cosines": (n_slots, 1, half),
+        "sines": (n_slots, 1, half),
+        "rotation": (2, n_slots * config.num_key_value_heads * half + max_tokens * config.query_size),
+        "states": (max_tokens, config.hidden_size),
+        "normed": (max_tokens, config.hidden_size),
+        "moments": (max_tokens, 1),
+        "projected": (max_tokens, qkv),
+        "queries": (config.num_attention_heads, max_tokens, config.head_dim),
+        "scores": (config.num_attention_heads * max_tokens * n_slots,),
+        "score_rows": (2, config.num_attention_heads * max_tokens),
+        "heads": (config.num_attention_heads * max_tokens * config.head_dim,),
+        "attended": (max_tokens, config.query_size),
+        "residual": (max_tokens, config.hidden_size),
+        "gate_up_states": (max_tokens, 2 * config.intermediate_size),
+        "gate": (max_tokens, config.intermediate_size),
+        "causal": (max_tokens, max_tokens),
+    }
+
+
+class NumpyDecoder:
+    """Weights, KV cache and workspaces of one decoder; all of it is allocated here and nothing later.
+
+    A sequence begins with `start` and grows by `extend`; a token's position is its rank in that sequence.
+    Keys are cached before RoPE and rotated when they are read: `start` gathers the context once into scratch,
+    in rank order, and every forward appends its own tokens there and to their slots of the cache.
+
+    after_layer: called with (layer, states (T, hidden)) after every layer, for checks.
+    """
+
+    def __init__(self, config: ModelConfig, weights: WeightSource, n_slots: int, max_tokens: int):
+        self.config = config
+        self.max_tokens = max_tokens
+        self.after_layer: Callable[[int, np.ndarray], None] | None = None
+        self._weights = {name: np.empty(shape, np.float32) for name, shape in weight_buffers(config).items()}
+        self._load(weights)
+        kv = {name: np.full(shape, np.nan, np.float32) for name, shape in kv_buffers(config, n_slots).items()}
+        self.cached_keys, self.cached_values = kv["cached_keys"], kv["cached_values"]
+        shapes = work_buffers(config, n_slots, max_tokens)
+        self._work = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
+        self._work["causal"][:] = np.triu(np.full((max_tokens, max_tokens), -np.inf, np.float32), 1)
+        exponents = np.arange(0, config.head_dim, 2) / config.head_dim
+        angles = np.arange(n_slots)[:, None] * config.rope_theta**-exponents
+        self._work["cosines"][:, 0] = np.cos(angles)
+        self._work["sines"][:, 0] = np.sin(angles)
+        self._slots = np.zeros(n_slots, np.intp)
+        self._n_ranks = 0
+
+    @property
+    def embed(self) -> np.ndarray:
+        """(vocabulary, hidden): the embedding table, and the head."""
+        return self._weights["embed"]
+
+    def start(self, context_slots: np.ndarray) -> None:
+        """Begin a sequence whose first tokens are those of `context_slots` (n,), in rank order."""
+        n = len(context_slots)
+        slots = self._slots[:n]
+        slots[:] = context_slots
+        for layer in range(self.config.num_hidden_layers):
+            keys = self._work["keys"][layer, :n]
+            np.take(self.cached_keys[layer], slots, axis=0, out=keys, mode="clip")
+            np.take(
+                self.cached_values[layer], slots, axis=0, out=self._work["values"][layer, :n], mode="clip"
+            )
+            self._rotate(keys, 0)
+        self._n_ranks = n
+
+    def embed_tokens(self, tokens: np.ndarray) -> np.ndarray:
+        """Rows of the embedding table for `tokens` (T,), as input states (T, hidden) of `extend`."""
+        states = self._work["states"][: len(tokens)]
+        return np.take(self.embed, tokens, axis=0, out=states, mode="clip")
+
+    def extend(self, states: np.ndarray, slots: np.ndarray) -> np.ndarray:
+        """Append T tokens to the sequence and to `slots` (T,); returns the normed final states (T, hidden).
+
+        states: (T, hidden) float32, overwritten. Every token attends to all ranks before it and to itself.
+        """
+        n_tokens = len(slots)
+        start = self._n_ranks
+        self._n_ranks = start + n_tokens
+        for layer in range(self.config.num_hidden_layers):
+            self._attention(layer, states, slots, start)
+            self._mlp(layer, states)
+            if self.after_layer is not None:
+                self.after_layer(layer, states)
+        return self._norm(states, self._weights["final_norm"])
+
+    def forget(self, slots: np.ndarray) -> None:
+        """Fill `slots` with NaN, so that whoever reads them shows it."""
+        self.cached_keys[:, slots] = np.nan
+        self.cached_values[:, slots] = np.nan
+
+    def _attention(self, layer: int, states: np.ndarray, slots: np.ndarray, start: int) -> None:
+        config, work = self.config, self._work
+        n_tokens, n_ranks = len(states), start + len(states)
+        projected = work["projected"][:n_tokens]
+        normed = self._norm(states, self._weights["input_norm"][layer])
+        np.matmul(normed, self._weights["qkv"][layer].T, out=projected)
+        projected += self._weights["qkv_bias"][layer]
+        query = projected[:, : config.query_size]
+        key = projected[:, config.query_size : config.query_size + config.kv_size]
+        value = projected[:, config.query_size + config.kv_size :]
+
+        self.cached_keys[layer, slots] = key
+        self.cached_values[layer, slots] = value
+        work["keys"][layer, start:n_ranks] = key
+        work["values"][layer, start:n_ranks] = value
+        self._rotate(work["keys"][layer, start:n_ranks], start)
+        self._rotate(query, start)
+        query *= np.float32(1 / math.sqrt(config.head_dim))
+
+        kv_heads, group = config.num_key_value_heads, config.num_attention_heads // config.num_key_value_heads
+        by_head = (kv_heads, group * n_tokens, config.head_dim)
+        queries = _view(work["queries"], (config.num_attention_heads, n_tokens, config.head_dim))
+        queries[:] = query.reshape(n_tokens, config.num_attention_heads, config.head_dim).transpose(1, 0, 2)
+        keys = work["keys"][layer, :n_ranks].reshape(n_ranks, kv_heads, config.head_dim)
+        values = work["values"][layer, :n_ranks].reshape(n_ranks, kv_heads, config.head_dim)
+
+        scores = _view(work["scores"], (kv_heads, group * n_tokens, n_ranks))
+        np.matmul(queries.reshape(by_head), keys.transpose(1, 2, 0), out=scores)
+        if n_tokens > 1:
+            own = scores.reshape(kv_heads, group, n_tokens, n_ranks)[..., start:]
+            own += work["causal"][:n_tokens, :n_tokens]
+        row = _view(work["score_rows"][0], (kv_heads, group * n_tokens, 1))
+        np.maximum.reduce(scores, axis=2, out=row, keepdims=True)
+        scores -= row
+        np.exp(scores, out=scores)
+        np.add.reduce(scores, axis=2, out=row, keepdims=True)
+        heads = _view(work["heads"], by_head)
+        np.matmul(scores, values.transpose(1, 0, 2), out=heads)
+        heads /= row
+
+        attended = work["attended"][:n_tokens]
+        by_token = heads.reshape(config.num_attention_heads, n_tokens, config.head_dim).transpose(1, 0, 2)
+        attended.reshape(n_tokens, config.num_attention_heads, config.head_dim)[:] = by_token
+        residual = work["residual"][:n_tokens]
+        np.matmul(attended, self._weights["output"][layer].T, out=residual)
+        states += residual
+
+    def _mlp(self, layer: int, states: np.ndarray) -> None:
+        n_tokens, mlp = len(states), self.config.intermediate_size
+        normed = self._norm(states, self._weights["mlp_norm"][layer])
+        both = self._work["gate_up_states"][:n_tokens]
+        np.matmul(normed, self._weights["gate_up"][layer].T, out=both)
+        gate, up = both[:, :mlp], both[:, mlp:]
+        activated = self._work["gate"][:n_tokens]
+        np.negative(gate, out=activated)
+        np.exp(activated, out=activated)
+        activated += np.float32(1)
+        np.divide(gate, activated, out=activated)
+        activated *= up
+        residual = self._work["residual"][:n_tokens]
+        np.matmul(activated, self._weights["down"][layer].T, out=residual)
+        states += residual
+
+    def _norm(self, states: np.ndarray, gain: np.ndarray) -> np.ndarray:
+        """RMSNorm: x / sqrt(mean(x^2) + eps) * gain."""
+        normed = self._work["normed"][: len(states)]
+        moments = self._work["moments"][: len(states)]
+        np.multiply(states, states, out=normed)
+        np.add.reduce(normed, axis=1, out=moments, keepdims=True)
+        moments *= np.float32(1 / self.config.hidden_size)
+        moments += np.float32(self.config.rms_norm_eps)
+        np.sqrt(moments, out=moments)
+        np.divide(states, moments, out=normed)
+        normed *= gain
+        return normed
+
+    def _rotate(self, vectors: np.ndarray, start: int) -> None:
+        """RoPE in place on (n, heads x head size), the first at position `start` (halves, as in Qwen2)."""
+        n, half = len(vectors), self.config.head_dim // 2
+        pairs = vectors.reshape(n, vectors.shape[1] // self.config.head_dim, 2, half)
+        first, second = pairs[:, :, 0], pairs[:, :, 1]
+        cosines = self._work["cosines"][start : start + n]
+        sines = self._work["sines"][start : start + n]
+        from_second = _view(self._work["rotation"][0], first.shape)
+        from_first = _view(self._work["rotation"][1], first.shape)
+        np.multiply(second, sines, out=from_second)
+        np.multiply(first, sines, out=from_first)
+        first *= cosines
+        first -= from_second
+        second *= cosines
+        second += from_first
+
+    def _load(self, weights: WeightSource) -> None:
+        config, held = self.config, self._weights
+        weights.read("model.embed_tokens.weight", held["embed"])
+        weights.read("model.norm.weight", held["final_norm"])
+        query, kv, mlp = config.query_size, config.kv_size, config.intermediate_size
+        for layer in range(config.num_hidden_layers):
+            prefix = f"model.layers.{layer}."
+            weights.read(prefix + "input_layernorm.weight", held["input_norm"][layer])
+            for name, first, last in (
+                ("q", 0, query),
+                ("k", query, query + kv),
+                ("v", query + kv, query + 2 * kv),
+            ):
+                weights.read(f"{prefix}self_attn.{name}_proj.weight", held["qkv"][layer, first:last])
+                weights.read(f"{prefix}self_attn.{name}_proj.bias", held["qkv_bias"][layer, first:last])
+            weights.read(prefix + "self_attn.o_proj.weight", held["output"][layer])
+            weights.read(prefix + "post_attention_layernorm.weight", held["mlp_norm"][layer])
+            weights.read(prefix + "mlp.gate_proj.weight", held["gate_up"][layer, :mlp])
+            weights.read(prefix + "mlp.up_proj.weight", held["gate_up"][layer, mlp:])
+            weights.read(prefix + "mlp.down_proj.weight", held["down"][layer])
+
+
+def _view(buffer: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """The first elements of `buffer` in another shape."""
+    return buffer.reshape(-1)[: math.prod(shape)].reshape(shape)
