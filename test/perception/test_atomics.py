@@ -23,5 +23,7 @@ def test_a_stored_word_is_loaded_with_all_its_bits_and_its_neighbours_stay(bound
 
 
 def test_without_libatomic_a_weakly_ordered_machine_is_told_what_to_install():
-    with pytest.raises(ImportError, match=f"{NO_LIBRARY} was not found, and aarch64 .*apt install libatomic1"):
+    with pytest.raises(
+        ImportError, match=f"{NO_LIBRARY} was not found, and aarch64 .*apt install libatomic1"
+    ):
         atomics.bind(NO_LIBRARY, "aarch64")

@@ -23,7 +23,7 @@ def random_picture(height, width):
 
 
 def area_mean(rgb, height, width):
-    """The mean of the source area that each pixel covers, in float64: row weights @ pixels @ column weights."""
+    """The mean of the source area that each pixel covers, in float64."""
 
     def weights(n_out, n_in):
         edges = np.arange(n_out + 1) * n_in / n_out

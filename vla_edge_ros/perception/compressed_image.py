@@ -34,8 +34,8 @@ def decode_compressed(message, topic: str, out: np.ndarray | None = None) -> np.
     without. 16 bit is scaled as for mono16. An EXIF orientation is ignored, as image_transport ignores it:
     the picture stays the sensor's, as its calibration is.
 
-    A file cut short is refused. A JPEG that lost bytes in its middle and still has its end cannot be told from
-    a whole one without decoding it twice; OpenCV fills what is missing with grey.
+    A file cut short is refused. A JPEG that lost bytes in its middle and still has its end is not noticed:
+    OpenCV fills what is missing with grey and does not say so.
 
     Raises ImageRefused.
     """
@@ -112,7 +112,8 @@ def _check_dimensions(height: int, width: int, about: str) -> None:
         raise ImageRefused(RefusalKind.UNDECODABLE, f"{about}: its header says {width}x{height}")
     if height * width > MAX_PIXELS:
         raise ImageRefused(
-            RefusalKind.DIMENSIONS, f"{about}: its header says {width}x{height}, wanted at most {MAX_PIXELS} pixels"
+            RefusalKind.DIMENSIONS,
+            f"{about}: its header says {width}x{height}, wanted at most {MAX_PIXELS} pixels",
         )
 
 
@@ -120,7 +121,7 @@ def _refuse_unknown(data: bytes, format_text: str, about: str) -> None:
     if data.startswith(_PNG_START, _DEPTH_HEADER_BYTES) or "compressedDepth" in format_text:
         raise ImageRefused(
             RefusalKind.DEPTH,
-            f"{about}: a compressed depth image, wanted a colour or grey one: remap `image` to the colour topic",
+            f"{about}: a compressed depth image, wanted a colour or grey one; remap `image` to its topic",
         )
     raise ImageRefused(
         RefusalKind.UNDECODABLE, f"{about}: begins with {data[:4].hex(' ')}, wanted a JPEG or a PNG"

@@ -1,9 +1,9 @@
 """cv_bridge where it imports cleanly: for the conversions that are exact by definition.
 
-Channel order, grey to colour and 16 to 8 bit have one right answer, so which library gives it cannot be seen in
-the result. Bayer and YUV interpolate and round as the OpenCV build behind them does, so those always go
-through the one OpenCV that this package imports. Padded rows and big-endian messages do too: cv_bridge's
-Python half reads them wrongly in some releases and fails under NumPy 2 in others.
+Channel order, grey to colour and 16 to 8 bit have one right answer, so which library gives it cannot be seen
+in the result. Bayer and YUV interpolate and round as the OpenCV build behind them does, so those always go
+through the one OpenCV that this package imports. Padded rows and big-endian messages do too: releases of
+cv_bridge's Python half differ in how they read them.
 """
 
 from functools import cache

@@ -95,7 +95,7 @@ def _known_encoding(name: str, topic: str) -> Encoding:
     if name in DEPTH_ENCODINGS:
         raise ImageRefused(
             RefusalKind.DEPTH,
-            f"{topic}: {name} is a depth image, wanted a colour or grey one: remap `image` to the colour topic",
+            f"{topic}: {name} is a depth image, wanted a colour or grey one; remap `image` to its topic",
         )
     if name == "8UC3":
         raise ImageRefused(
@@ -123,7 +123,7 @@ def _check_geometry(encoding: Encoding, height: int, width: int, step: int, foun
     if step < least:
         raise ImageRefused(
             RefusalKind.STEP,
-            f"{about}: wanted a step of at least {least} bytes ({width} pixels of {encoding.bytes_per_pixel}); "
+            f"{about}: wanted at least {least} bytes a row ({width} pixels of {encoding.bytes_per_pixel}); "
             "the publisher names a wrong encoding, width or step",
         )
     wanted = step * (height * 3 // 2 if encoding.has_chroma_plane else height)

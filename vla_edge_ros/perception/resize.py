@@ -17,8 +17,8 @@ class Resizer:
             right or the bottom.
         center_crop: the largest centred part with the model's aspect, its cropped side rounded down.
     interpolation:
-        area: each pixel is the mean of the area that it covers (cv2.INTER_AREA), free of aliasing. Where an axis
-            grows, linear instead: a mean needs something to average.
+        area: each pixel is the mean of the area that it covers (cv2.INTER_AREA), free of aliasing. Where an
+            axis grows, linear instead: a mean needs something to average.
         linear: bilinear between pixel centres, bit-exact on every machine (cv2.INTER_LINEAR_EXACT); fast, but
             it skips source pixels when shrinking by more than two.
 
@@ -40,7 +40,10 @@ class Resizer:
         self._averages = interpolation == "area"
 
     def resize(self, rgb: np.ndarray, out: np.ndarray) -> np.ndarray:
-        """Write `rgb` (h, w, 3) uint8 at the model's size into `out` (height, width, 3) uint8; returns `out`."""
+        """Write `rgb` (h, w, 3) uint8 into `out` (height, width, 3) uint8 at the model's size; returns `out`.
+
+        Allocates no array.
+        """
         if self._policy == "letterbox":
             top, left, bottom, right = self._fitted(*rgb.shape[:2])
             out[:top] = out[bottom:] = 0

@@ -17,11 +17,11 @@ to be published: what stands in the frame buffer then grows old, and the control
 
 A repeated stamp is a duplicate whatever its pixels: nothing says when they were taken. Repeated pixels under
 moving stamps are published a few times, because a frame sent twice (a 30 Hz camera on a 60 Hz topic) harms
-nobody. After `frozen_after` repeats in a row, of either kind, the camera is called frozen, and repeated pixels
-are withheld as well: noise makes 24,576 equal bytes from a live sensor all but impossible, and an arm that
-acts again and again on one old picture moves blind. A lens cap counts as frozen, rightly. A simulator that
-renders without noise can stand still honestly: there `withhold_frozen` may be switched off, and the camera is
-reported as frozen and still used.
+nobody. After `frozen_after` repeats in a row, of either kind, the camera is called frozen and repeated pixels
+are withheld as well: a live sensor's noise makes 24,576 equal bytes all but impossible, and an arm that acts
+again and again on one old picture moves blind. A lens cap counts as frozen, rightly. A simulator that renders
+without noise can stand still honestly: there `withhold_frozen` may be switched off; the camera is reported as
+frozen and still used.
 """
 
 from dataclasses import dataclass
@@ -122,8 +122,9 @@ class StampWatch:
             )
         if ahead_ns > self._future_tolerance_ns:
             return StampKind.FUTURE, (
-                f"header.stamp is {ahead_ns / 1e6:.1f} ms ahead of ROS time (allowed "
-                f"{self._future_tolerance_ns / 1e6:.1f} ms): synchronise the clocks; the age counts from receipt"
+                f"header.stamp is {ahead_ns / 1e6:.1f} ms ahead of ROS time, wanted at most "
+                f"{self._future_tolerance_ns / 1e6:.1f} ms (are the clocks synchronised?); "
+                "the age counts from receipt"
             )
         if self._last_stamp_ns is not None and stamp_ns < self._last_stamp_ns:
             return StampKind.BACKWARDS, (
