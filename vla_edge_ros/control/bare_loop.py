@@ -91,6 +91,16 @@ class BareLoop:
                 return min(_upper_edge_ns(index), self.max_error_ns)
         return self.max_error_ns
 
+    def to_json(self) -> dict:
+        """The counts and wake-up errors so far."""
+        return {
+            "ticks": self.ticks,
+            "late": self.late,
+            "skipped": self.skipped,
+            "error_ns": {f"p{p:g}": self.error_percentile_ns(p) for p in (50, 99, 99.9)}
+            | {"max": self.max_error_ns},
+        }
+
     def close(self) -> None:
         """Stop the loop; the counts stay readable. Safe to call twice."""
         self._process.kill()

@@ -3,13 +3,16 @@
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import numpy as np
+
 from vla_edge_ros.actions.planner import ActionConfig, ActionPlanner
 from vla_edge_ros.actions.policy import Policy, load_policy
 from vla_edge_ros.control.admission import Admission, AdmissionConfig
 from vla_edge_ros.control.clock import Clock
 from vla_edge_ros.control.controller import ControlConfig, Controller, Retune
 from vla_edge_ros.control.schedule import TickSchedule
-from vla_edge_ros.engine.interface import Engine, EngineInfo, EngineSpec
+from vla_edge_ros.engine.interface import FRAME_TOKENS, MAX_ACTION_TOKENS, Engine, EngineInfo, EngineSpec
+from vla_edge_ros.engine.tokenizer import load_tokenizer
 from vla_edge_ros.memory.frame_memory import FrameMemory
 from vla_edge_ros.memory.policies import make_policy
 from vla_edge_ros.perception.frame_buffer import FrameBuffer
@@ -112,20 +115,30 @@ def resizer(parameters: Parameters) -> Resizer:
     return Resizer(policy=parameters["camera.resize"])
 
 
+class Prompter:
+    """Turns an instruction into the tokens of the model's prompt."""
+
+    def __init__(self, parameters: Parameters) -> None:
+        self._system_prompt = parameters["instruction.system_prompt"]
+        room = parameters["memory.slots"] - FRAME_TOKENS - MAX_ACTION_TOKENS
+        self._tokenizer = load_tokenizer(parameters["engine.model"], room)
+
+    def tokens(self, instruction: str) -> np.ndarray:
+        """(P,) int32; raises InstructionRefused where it leaves no room for a frame."""
+        return self._tokenizer.make_prompt_tokens(instruction, self._system_prompt)
+
+
 def account(info: EngineInfo) -> str:
     """The engine's memory in one line: `weights 6.7 MB, kv 2.1 MB, total 8.8 MB`."""
     entries = info.account_bytes | {"total": sum(info.account_bytes.values())}
     return ", ".join(f"{purpose} {size / 1e6:.1f} MB" for purpose, size in entries.items())
 
 
-def describe_run(parameters: Parameters, info: EngineInfo) -> dict:
-    """What fixes a run's arithmetic, for its record."""
+def describe_engine(parameters: Parameters, info: EngineInfo) -> dict:
+    """What fixes an engine's arithmetic, for the record of a run."""
     return {
-        "parameters": dict(parameters),
-        "engine": {
-            "backend": info.backend,
-            "plan_id": info.plan_id,
-            "model": parameters["engine.model"],
-            "seed": parameters["engine.seed"],
-        },
+        "backend": info.backend,
+        "plan_id": info.plan_id,
+        "model": parameters["engine.model"],
+        "seed": parameters["engine.seed"],
     }

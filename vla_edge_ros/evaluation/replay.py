@@ -1,199 +1,82 @@
-"""Offline replay: the live node's controller on a virtual clock, faster than real time.
+"""`vla-edge replay`: a bag through the node's own control loop on a virtual clock, faster than real time."""
 
-The same bag, parameters, seed and service times give the same decisions, actions and eviction journal, byte for
-byte. Service times are stated, or those that a live run recorded, which then gives that run's own decisions.
-"""
+import argparse
+import json
+from pathlib import Path
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import partial
+from rich.console import Console
 
 from vla_edge_ros.control import settings
-from vla_edge_ros.control.clock import VirtualClock
-from vla_edge_ros.control.controller import ClockJump, Instruction, ResetMemory
-from vla_edge_ros.control.record import TickRecord
-from vla_edge_ros.control.tick_thread import run_ticks
-from vla_edge_ros.engine.factory import make_engine
-from vla_edge_ros.engine.interface import EngineInfo
-from vla_edge_ros.errors import UserError
-from vla_edge_ros.evaluation.bags import Bag, BagImage
+from vla_edge_ros.evaluation import summary
+from vla_edge_ros.evaluation.arguments import add_run_arguments, given_parameters, positive
+from vla_edge_ros.evaluation.bags import open_bag
+from vla_edge_ros.evaluation.film import film_frames
 from vla_edge_ros.evaluation.recorded_run import RecordedRun
-from vla_edge_ros.evaluation.virtual_engine import RecordedService, StatedService, VirtualEngine
-from vla_edge_ros.perception.camera import CameraPipeline
-from vla_edge_ros.perception.frame import FrameMeta
-from vla_edge_ros.perception.frame_buffer import FrameBuffer
+from vla_edge_ros.evaluation.report import summary_table, write_report
+from vla_edge_ros.evaluation.virtual_run import Replay, replay, replay_recorded
+from vla_edge_ros.parameters import validate_all
 
 
-class RecordingSink:
-    """Keeps every record; messages go nowhere."""
-
-    def __init__(self) -> None:
-        self.records: list[TickRecord] = []
-
-    def trajectory(self, trajectory) -> None:
-        pass
-
-    def command(self, command) -> None:
-        pass
-
-    def tick(self, record: TickRecord) -> None:
-        pass
-
-    def finished(self, record: TickRecord) -> None:
-        self.records.append(record)
-
-
-@dataclass(slots=True)
-class Replay:
-    """What a replay did.
-
-    journal: every eviction, as `Evicted.to_json`.
-    remembered: (receipt_ns, ordinal) of each frame that memory holds at the end, oldest first; the ordinal is
-        its place among the topic's images in the bag, from 0.
-    """
-
-    info: EngineInfo
-    records: list[TickRecord]
-    journal: list[dict]
-    remembered: list[tuple[int, int]]
-    camera: CameraPipeline
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("bag", type=Path, help="recording: a rosbag2 folder or file, a ROS 1 bag or a video")
+    add_run_arguments(parser)
+    parser.add_argument("--seconds", type=positive, default=float("inf"), help="stop after this much of it")
+    times = parser.add_mutually_exclusive_group()
+    times.add_argument(
+        "--service-ms", type=positive, default=20.0, help="time that a pass takes (default: %(default)s)"
+    )
+    times.add_argument(
+        "--times", type=Path, metavar="DEMO.JSON", help="repeat a recorded run at its own times instead"
+    )
+    parser.add_argument("--json", type=Path, metavar="PATH", help="write decisions, actions, journal, hashes")
+    parser.add_argument("--report", type=Path, metavar="PATH", help="write the HTML report")
+    parser.add_argument(
+        "--allow-truncated", action="store_true", help="exit with 0 though the recording ends early"
+    )
 
 
-def replay(bag: Bag, topic: str, parameters: settings.Parameters, service_ns: int, seconds: float) -> Replay:
-    """Play `topic` from its first receipt on, every piece of work taking `service_ns`; at most `seconds`."""
-    instruction_topic = bag.instruction_topic()
-    topics = [topic] if instruction_topic is None else [topic, instruction_topic]
-    first = next(bag.images(topic))
-    last_ns = 0
-
-    def arrivals(rig: _Rig) -> Iterator[tuple[int, Callable[[], None]]]:
-        nonlocal last_ns
-        ordinal = 0
-        for _, item in bag.play(topics):
-            at_ns = max(0, item.log_ns - first.log_ns)
-            if at_ns > seconds * 1e9:
-                return
-            last_ns = max(last_ns, at_ns)
-            if isinstance(item, BagImage):
-                yield at_ns, partial(rig.receive, item.message, ordinal)
-                ordinal += 1
-            else:
-                yield at_ns, partial(rig.instruct, item.text)
-
-    with _Rig(parameters, topic, StatedService(service_ns), arrivals, ros_offset_ns=first.log_ns) as rig:
-        schedule = settings.tick_schedule(parameters, 0)
-        rig.controller.begin(schedule)
-        rig.instruct(parameters["instruction.initial"])
-
-        def has_ended() -> bool:
-            now = rig.clock.now_ns()
-            return now > seconds * 1e9 or (rig.clock.is_exhausted and now > last_ns + schedule.period_ns)
-
-        run_ticks(rig.controller, schedule, rig.clock, rig.sink, has_ended)
-        return rig.outcome()
+def run(args: argparse.Namespace) -> int:
+    console = Console()
+    recorded = RecordedRun.from_document(args.times) if args.times is not None else None
+    given = given_parameters(args)
+    with open_bag(args.bag) as bag:
+        topic = bag.pick_image_topic(args.topic)
+        if recorded is None:
+            values = validate_all(given)
+            uses_recorded_text = args.instruction is None
+            replayed = replay(bag, topic.name, values, args.service_ms, args.seconds, uses_recorded_text)
+        else:
+            values = validate_all(recorded.run["parameters"] | given)
+            replayed = replay_recorded(bag, topic.name, values, recorded)
+        document = _document(args.bag.name, topic.name, values, replayed)
+        if args.json is not None:
+            _make_room(args.json).write_text(json.dumps(document), encoding="utf-8")
+        if args.report is not None:
+            strip = film_frames(bag, topic.name, replayed.remembered)
+            write_report(_make_room(args.report), document, {document["policy"]: strip})
+        truncated_after = bag.truncated_after
+    console.print(summary_table(document))
+    for part in summary.OUTCOME:
+        console.print(f"{part}_sha256 {document[f'{part}_sha256']}", highlight=False, soft_wrap=True)
+    if truncated_after is not None:
+        console.print(f"{args.bag}: truncated after {truncated_after} messages", style="yellow", soft_wrap=True)
+    return 0 if truncated_after is None or args.allow_truncated else 1
 
 
-def replay_recorded(bag: Bag, topic: str, parameters: settings.Parameters, recorded: RecordedRun) -> Replay:
-    """Repeat a recorded run tick by tick at its own times.
-
-    With the run's own parameters its decisions come out again; with another eviction policy one sees what that
-    would have remembered. Raises UserError if the bag lacks a recorded frame or an event cannot be repeated.
-    """
-    recorded.check_replayable()
-    if not recorded.ticks:
-        raise UserError("the recorded run has no ticks")
-
-    def arrivals(rig: _Rig) -> Iterator[tuple[int, Callable[[], None]]]:
-        for meta, (ordinal, image) in _images_of(recorded, bag, topic):
-            yield meta.receipt_ns, partial(rig.receive_as, meta, image.message, ordinal)
-
-    first = recorded.ticks[0]
-    origin_ns = first["scheduled_ns"] - first["tick"] * settings.ns(parameters["control.period_ms"])
-    ros_offset_ns = first["effect_stamp_ns"] - origin_ns
-    with _Rig(parameters, topic, RecordedService(recorded.service()), arrivals, ros_offset_ns) as rig:
-        rig.clock.sleep_until(first["started_ns"] - 1)
-        rig.controller.begin(settings.tick_schedule(parameters, origin_ns))
-        for tick in recorded.ticks:
-            rig.clock.sleep_until(tick["started_ns"])
-            for event in tick["events"]:
-                rig.repeat(event)
-            rig.controller.tick(tick["tick"], rig.sink)
-        return rig.outcome()
+def _document(bag: str, topic: str, values: dict, replayed: Replay) -> dict:
+    records = [record.to_json() for record in replayed.records]
+    return {
+        "kind": "replay",
+        **summary.header(bag, topic, values, settings.describe_engine(values, replayed.info)),
+        **summary.summarise(records),
+        "frames": replayed.camera.received,
+        "frames_refused": sum(replayed.camera.refused.values()),
+        "evictions": {values["memory.policy"]: len(replayed.journal)},
+        **summary.outcome(records),
+        "records": [summary.row(record) for record in records],
+    }
 
 
-class _Rig:
-    """The live node's parts around a virtual clock."""
-
-    def __init__(
-        self,
-        parameters: settings.Parameters,
-        topic: str,
-        service: StatedService | RecordedService,
-        arrivals: Callable[["_Rig"], Iterator[tuple[int, Callable[[], None]]]],
-        ros_offset_ns: int,
-    ) -> None:
-        policy = settings.policy_of(parameters)
-        self.sink = RecordingSink()
-        self.clock = VirtualClock(arrivals(self), ros_offset_ns)
-        self._frames = FrameBuffer.create()
-        spec = settings.engine_spec(parameters, len(policy.dimensions))
-        self._engine = VirtualEngine(make_engine(spec, self._frames), self.clock, service)
-        self._info = self._engine.configure()
-        self.controller = settings.build_controller(
-            parameters, policy, self.clock, self._engine, self._info, self._frames, _print_fault
-        )
-        self._camera = CameraPipeline(
-            self._frames, settings.resizer(parameters), settings.stamp_watch(parameters), topic
-        )
-        self._prompter = settings.Prompter(parameters)
-        self._text: str | None = None
-        self._ordinals: dict[int, int] = {}
-
-    def __enter__(self) -> "_Rig":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._engine.close()
-        self._frames.close()
-
-    def receive(self, message: object, ordinal: int) -> None:
-        """An image arrives now, as in the node's callback."""
-        published = self._camera.published
-        self._camera.on_image(message, *self.clock.pair())
-        if self._camera.published > published:
-            self._ordinals[self._frames.peek().index] = ordinal
-
-    def receive_as(self, meta: FrameMeta, message: object, ordinal: int) -> None:
-        """An image arrives that a live run judged already."""
-        self._camera.place(message, meta)
-        self._ordinals[meta.index] = ordinal
-
-    def instruct(self, text: str) -> None:
-        """An instruction arrives now; an equal text changes nothing."""
-        if text != self._text:
-            tokens = self._prompter.tokens(text)
-            self.controller.memory.check_prompt(len(tokens))
-            self._text = text
-            self.controller.post(Instruction(text, tokens))
-
-    def repeat(self, event: dict) -> None:
-        """Post an event as it was recorded."""
-        match event["event"]:
-            case "instruction":
-                self.instruct(event["text"])
-            case "reset_memory":
-                self.controller.post(ResetMemory())
-            case "clock_jump":
-                self.controller.post(ClockJump(event["delta_ns"]))
-
-    def outcome(self) -> Replay:
-        remembered = [
-            (frame.meta.receipt_ns, self._ordinals[frame.meta.index])
-            for frame in self.controller.memory.frames
-        ]
-        journal = [line for record in self.sink.records for line in record.evicted]
-        return Replay(self._info, self.sink.records, journal, remembered, self._camera)
-
-
-def _images_of(recorded: RecordedRun, bag: Bag, topic: str) -> Iterator[tuple[FrameMeta, int, BagImage]]:
-    """The bag's image of each recorded frame with its place in the bag, found by the stamp it was played under."""
+def _make_room(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path

@@ -8,8 +8,10 @@ from importlib.metadata import version
 
 from vla_edge_ros import __version__
 from vla_edge_ros.control.decision import Decision
+from vla_edge_ros.control.settings import Parameters
 from vla_edge_ros.evaluation.figures import percentiles
 
+OUTCOME = ("decisions", "actions", "journal")
 STAGES = ("copy", "vision", "prefill", "decode")
 
 
@@ -34,6 +36,18 @@ def row(record: dict) -> dict:
         "retained_frames": record["retained_frames"],
         "evicted": [line["frame"] for line in record["evicted"]],
         "action": record["action"],
+    }
+
+
+def header(bag: str, topic: str, parameters: Parameters, engine: dict) -> dict:
+    """What a run was: where its images came from and what fixes its arithmetic."""
+    return {
+        "bag": bag,
+        "topic": topic,
+        "policy": parameters["memory.policy"],
+        "machine": machine(),
+        "parameters": dict(parameters),
+        "engine": engine,
     }
 
 

@@ -151,7 +151,7 @@ class EdgeNode(LifecycleNode):
 
         self._recorder = None
         if values["control.record_path"]:
-            run = settings.describe_run(values, info)
+            run = {"parameters": values, "engine": settings.describe_engine(values, info)}
             self._recorder = self._keep(Recorder(Path(values["control.record_path"]), run))
         self._sink = RosSink(self, policy.groups, self._recorder)
         self._releases.append(self._sink.destroy)
@@ -232,7 +232,6 @@ class EdgeNode(LifecycleNode):
         if text == self._text:
             return
         tokens = self._prompter.tokens(text)
-        self._controller.memory.check_prompt(len(tokens))
         self._text = text
         self._post(Instruction(text, tokens))
 

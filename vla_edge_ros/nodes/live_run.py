@@ -1,7 +1,6 @@
 """Runs the node and the bag camera as processes of their own and drives the node's life cycle."""
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -9,7 +8,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import rclpy
@@ -18,13 +18,16 @@ from diagnostic_msgs.msg import DiagnosticStatus
 from lifecycle_msgs.msg import Transition
 from lifecycle_msgs.srv import ChangeState
 from rclpy.executors import SingleThreadedExecutor
+from rclpy.qos import qos_profile_sensor_data
 from rich.console import Console
-from rich.live import Live
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TextColumn
+
+from sensor_msgs.msg import CompressedImage, Image
 
 from vla_edge_ros.errors import UserError
-from vla_edge_ros.evaluation.bags import Bag
+from vla_edge_ros.evaluation.bags import TopicInfo
 from vla_edge_ros.evaluation.recorded_run import RecordedRun
+from vla_edge_ros.nodes.parameters import to_ros
 from vla_edge_ros.share import share_directory
 
 CONFIGURE_TIMEOUT_S = 600.0
@@ -37,18 +40,27 @@ PROFILE_VARIABLES = ("FASTRTPS_DEFAULT_PROFILES_FILE", "FASTDDS_DEFAULT_PROFILES
 class Process:
     """A node of this package as a child process; what it prints goes to a file that errors quote."""
 
-    def __init__(self, module: str, parameters: dict, folder: Path, name: str) -> None:
-        self.name = name
-        self._log = folder / f"{name}.log"
-        file = folder / f"{name}.yaml"
+    def __init__(
+        self, module: str, parameters: dict, folder: Path, remappings: Mapping[str, str] = {}
+    ) -> None:
+        self.name = module.rpartition(".")[2]
+        self._log = folder / f"{self.name}.log"
+        file = folder / f"{self.name}.yaml"
         file.write_text(yaml.safe_dump({"/**": {"ros__parameters": parameters}}), encoding="utf-8")
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", module, "--ros-args", "--params-file", str(file)],
+                [
+                    *(sys.executable, "-m", module, "--ros-args", "--params-file", str(file)),
+                    *(word for old, new in remappings.items() for word in ("-r", f"{old}:={new}")),
+                ],
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
             )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     @property
     def is_running(self) -> bool:
@@ -112,8 +124,8 @@ class Driver:
         if not seen:
             raise UserError(f"the camera ended at once: {camera.complaint()}")
 
-    def watch(self, n_ticks: int, console: Console) -> None:
-        """Show decisions live until tick `n_ticks` has been published."""
+    def watch(self, live: "LiveRun", console: Console) -> None:
+        """Show decisions as they come until the run's last tick has been published."""
         counts: Counter[str] = Counter()
         last = {}
 
@@ -124,15 +136,15 @@ class Driver:
         subscription = self._node.create_subscription(DiagnosticStatus, "/vla_edge_node/tick", on_tick, 100)
         columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}")
         with Progress(*columns, console=console, refresh_per_second=5) as progress:
-            task = progress.add_task("ticks", total=n_ticks, text="")
+            task = progress.add_task("ticks", total=live.n_ticks, text="")
 
             def has_ended() -> bool:
-                tick = int(last.get("tick", -1)) + 1
-                progress.update(task, completed=min(tick, n_ticks), text=_status(counts, last))
-                return tick > n_ticks
+                ticks = int(last.get("tick", -1)) + 1
+                progress.update(task, completed=min(ticks, live.n_ticks), text=_status(counts, last))
+                live.each(self._edge.pid)
+                return ticks > live.n_ticks
 
-            limit_s = n_ticks * 0.034 * 2 + START_TIMEOUT_S
-            self._wait_for(has_ended, "run to the end", limit_s)
+            self._wait_for(has_ended, "run to the end", 2 * live.seconds + START_TIMEOUT_S)
         self._node.destroy_subscription(subscription)
 
     def _wait_for(self, is_done: Callable[[], bool], purpose: str, timeout_s: float) -> None:
@@ -145,34 +157,49 @@ class Driver:
             self._executor.spin_once(timeout_sec=0.05)
 
 
-def run_live(
-    topic: TopicInfo, bag: Path, values: dict, n_ticks: int, console: Console, plays_instruction: bool
-) -> RecordedRun:
-    """Play `topic` of `bag` into the node for `n_ticks` ticks; returns what the node recorded.
+@dataclass(frozen=True, slots=True)
+class LiveRun:
+    """Play `topic` of the recording `bag` into the node for `seconds`.
 
-    values: every parameter of the node, `control.record_path` set. Raises UserError with what went wrong.
+    values: every parameter of the node, `control.record_path` set.
+    plays_instructions: whether the recording's own instructions are published too.
+    each: called about twenty times a second with the node's process id, for measuring it from outside.
     """
+
+    bag: Path
+    topic: TopicInfo
+    values: dict
+    seconds: float
+    plays_instructions: bool = True
+    each: Callable[[int], None] = lambda pid: None
+
+    @property
+    def n_ticks(self) -> int:
+        return int(self.seconds * 1000 / self.values["control.period_ms"])
+
+
+def run_live(live: LiveRun, console: Console) -> RecordedRun:
+    """What the node recorded of its ticks 0 to n_ticks - 1. Raises UserError with what went wrong."""
     for variable in PROFILE_VARIABLES:
         os.environ.setdefault(variable, str(share_directory() / "config/fastdds.xml"))
-    image_topic = "image/compressed" if topic.is_compressed else "image"
-    playback = {"bag": str(bag), "topic": topic.name, "loop": True, "plays_instruction": plays_instruction}
+    compressed = live.topic.is_compressed
+    image_topic = "image/compressed" if compressed else "image"
     rclpy.init()
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as cleanup:
         cleanup.callback(rclpy.try_shutdown)
         folder = Path(name)
-        edge = Process(
-            "vla_edge_ros.nodes.edge_node", ros_values(values), folder, "node", {"image": image_topic}
-        )
+        edge = Process("vla_edge_ros.nodes.edge_node", to_ros(live.values), folder, {"image": image_topic})
         cleanup.callback(edge.kill)
         driver = Driver(edge)
         cleanup.callback(driver.close)
         with console.status("configuring the node"):
             driver.change(Transition.TRANSITION_CONFIGURE, "configure", CONFIGURE_TIMEOUT_S)
-        camera = Process("vla_edge_ros.nodes.bag_camera", playback, folder, "camera")
+        playback = {"bag": str(live.bag), "topic": live.topic.name, "loop": True}
+        camera = Process("vla_edge_ros.nodes.bag_camera", playback, folder)
         cleanup.callback(camera.kill)
-        driver.wait_for_image(CompressedImage if topic.is_compressed else Image, image_topic, camera)
+        driver.wait_for_image(CompressedImage if compressed else Image, image_topic, camera)
         driver.change(Transition.TRANSITION_ACTIVATE, "activate", START_TIMEOUT_S)
-        driver.watch(n_ticks, console)
+        driver.watch(live, console)
         driver.change(Transition.TRANSITION_DEACTIVATE, "deactivate", START_TIMEOUT_S)
         for process in (camera, edge):
             code = process.stop()
@@ -180,8 +207,8 @@ def run_live(
                 raise UserError(f"{process.name} ended with exit code {code}: {process.complaint()}")
         for line in edge.log_lines():
             if "[WARN]" in line:
-                console.print(line.rpartition("]: ")[2], style="yellow", highlight=False)
-    return RecordedRun.from_lines(Path(values["control.record_path"])).until_tick(n_ticks)
+                console.print(line.rpartition("]: ")[2], style="yellow", highlight=False, soft_wrap=True)
+    return RecordedRun.from_lines(Path(live.values["control.record_path"])).until_tick(live.n_ticks)
 
 
 def _status(counts: Counter[str], last: dict[str, str]) -> str:

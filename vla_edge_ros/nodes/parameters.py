@@ -1,6 +1,6 @@
 """The node's parameters, declared from the one table and refused by it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from rcl_interfaces.msg import (
     FloatingPointRange,
@@ -29,8 +29,9 @@ def declare(node: Node, table: tuple[Parameter, ...] = NODE) -> dict[str, Value]
     Declared with dynamic typing: ROS refuses `30` for a double with a line that helps nobody, the table takes it.
     """
     values = {}
+    defaults = to_ros({parameter.name: parameter.default for parameter in table})
     for parameter in table:
-        declared = node.declare_parameter(parameter.name, _to_ros(parameter.default), _descriptor(parameter))
+        declared = node.declare_parameter(parameter.name, defaults[parameter.name], _descriptor(parameter))
         values[parameter.name] = validate(parameter.name, declared.value, table)
     return values
 
@@ -71,5 +72,6 @@ def _descriptor(parameter: Parameter) -> ParameterDescriptor:
     return descriptor
 
 
-def _to_ros(value: Value) -> object:
-    return (list(value) or [""]) if isinstance(value, tuple) else value
+def to_ros(values: Mapping[str, Value]) -> dict:
+    """The values as ROS takes them; an empty list as [""], since ROS reads no type from an empty one."""
+    return {name: (list(v) or [""]) if isinstance(v, tuple) else v for name, v in values.items()}
