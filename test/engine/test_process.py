@@ -19,6 +19,7 @@ from vla_edge_ros.engine.interface import (
     PromptWork,
     WorkStatus,
 )
+from vla_edge_ros.engine.numpy_engine import NumpyEngine
 from vla_edge_ros.engine.process import ProcessEngine
 from vla_edge_ros.perception.frame_buffer import FrameBuffer
 
@@ -75,6 +76,24 @@ def test_a_pass_in_the_child_equals_one_in_this_process(start, frames):
         for name in ("tokens", "top_probability", "entropy", "embedding"):
             np.testing.assert_array_equal(getattr(got, name), getattr(expected, name), strict=True)
         frames.write(np.ones((64, 128, 3), np.uint8), 44, 55, 66)
+
+
+def test_the_numpy_engine_computes_the_same_bits_in_the_child(frames):
+    numpy_spec = EngineSpec(backend="numpy", n_slots=256)
+    engines = [ProcessEngine(numpy_spec, frames), NumpyEngine(numpy_spec, frames)]
+    slots = np.arange(256, dtype=np.int32)
+    infos = [engine.configure() for engine in engines]
+    assert infos[0] == infos[1]
+    results = []
+    for engine in engines:
+        engine.submit(PromptWork(1, slots[5:15], slots[:10]))
+        assert engine.wait(later()).status is WorkStatus.DONE
+        engine.submit(FrameWork(2, slots[:10], slots[40:72], slots[72:79]))
+        results.append(engine.wait(later()))
+    for name in ("tokens", "top_probability", "entropy", "embedding"):
+        np.testing.assert_array_equal(*[getattr(result, name) for result in results], strict=True)
+    for engine in engines:
+        engine.close()
 
 
 def test_configure_tells_what_the_engine_is(start, frames):
@@ -299,6 +318,7 @@ PARENT = """
 import os, signal, sys
 import numpy as np
 from vla_edge_ros.engine.interface import EngineSpec, PromptWork
+from vla_edge_ros.engine.numpy_engine import NumpyEngine
 from vla_edge_ros.engine.process import ProcessEngine
 from vla_edge_ros.perception.frame_buffer import FrameBuffer
 engine = ProcessEngine(EngineSpec(backend="fake", model="fake:service_ms=60000"), FrameBuffer.create())
