@@ -28,7 +28,7 @@ class Command:
 
 COMMANDS = {
     "demo": Command(
-        "vla_edge_ros.evaluation.demo",
+        "vla_edge_ros.nodes.demo",
         "watch the real node work on a camera recording, in real time",
         "Plays a recording through DDS into the lifecycle node and shows what it decides. Then prints a "
         "table and writes out/demo.json and out/report.html with plots and the frames still remembered.",
@@ -62,7 +62,7 @@ COMMANDS = {
         ("vla-edge gate",),
     ),
     "bench": Command(
-        "vla_edge_ros.evaluation.bench",
+        "vla_edge_ros.nodes.bench",
         "measure this machine: camera callback, tick error, late publishes, memory",
         "Prints each figure beside what it must be, with the machine and the versions.",
         ("vla-edge bench", "vla-edge bench --json out/bench.json"),

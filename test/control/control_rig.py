@@ -108,9 +108,7 @@ class Rig:
         self._pixels = np.zeros((64, 128, 3), np.uint8)
         self.clock = VirtualClock(((round(ms * MS), self.publish) for ms in frames_ms), ros_offset_ns=10**18)
         self.policy = load_policy(POLICIES / f"{policy}.yaml")
-        self.engine = ScriptedEngine(
-            self.clock, self.frames, service_ms, steps, len(self.policy.dimensions)
-        )
+        self.engine = ScriptedEngine(self.clock, self.frames, service_ms, steps, len(self.policy.dimensions))
         self.schedule = TickSchedule(0, PERIOD, DEADLINE, MARGIN)
         self.controller = Controller(
             ControlConfig(**config),

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
-
 from control_rig import INFO, MS, PERIOD, Rig
+
 from vla_edge_ros.control.controller import ClockJump, Enable, EngineReplaced, Instruction, ResetMemory
 from vla_edge_ros.control.decision import Decision
 from vla_edge_ros.engine.interface import FrameWork, PromptWork
@@ -84,7 +84,9 @@ def test_a_slow_engine_is_refused_and_probed_again_within_a_bound():
     longest = max(len(run) for run in "".join("R" if r else "." for r in refused).split("."))
     assert longest <= 30
     assert rig.controller.totals.misses == sum(r.submitted_work is not None for r in records) > 3
-    assert all(r.predicted_ns is not None and "ms are left" in r.reason for r, no in zip(records, refused) if no)
+    assert all(
+        r.predicted_ns is not None and "ms are left" in r.reason for r, no in zip(records, refused, strict=True) if no
+    )
 
 
 def test_refused_ticks_begin_no_work():
@@ -229,7 +231,9 @@ def test_evicted_slots_are_told_to_the_engine_and_journalled():
     rig = Rig(n_slots=10 + 8 + 3 * 32)
     records = rig.run(10)
     journal = [line for record in records for line in record.evicted]
-    assert [line["frame"] for line in journal] == [r.frame_index for r in records if r.submitted_work][: len(journal)]
+    assert [line["frame"] for line in journal] == [r.frame_index for r in records if r.submitted_work][
+        : len(journal)
+    ]
     assert len(rig.engine.evicted) == len(journal) == 6
     assert rig.controller.totals.evictions == 6
     assert all(record.retained_frames <= 3 for record in records)
@@ -287,7 +291,9 @@ def test_a_hold_that_lasts_ends_in_one_braking_point_with_zero_velocity():
     assert point.time_from_start_ns > 0
 
 
-@pytest.mark.parametrize("event", [Enable(False), ResetMemory(), ClockJump(5), Instruction("x", np.arange(3, dtype=np.int32))])
+@pytest.mark.parametrize(
+    "event", [Enable(False), ResetMemory(), ClockJump(5), Instruction("x", np.arange(3, dtype=np.int32))]
+)
 def test_what_cancels_motion_sends_the_braking_point_in_its_tick(event):
     rig = enabled_rig()
     rig.run(10, each=with_joints(rig))

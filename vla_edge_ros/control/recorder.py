@@ -10,7 +10,7 @@ from vla_edge_ros.perception.frame import FrameMeta
 
 
 class Recorder:
-    """One line an item: {"run": ...} first, then {"frame": ...} and {"tick": ...} as they come, {"end": ...} last.
+    """One line an item: {"run": ...}, then {"frame": ...} and {"tick": ...} as they come, {"end": ...}.
 
     The queue holds at most `capacity` items; what comes while it is full is dropped and counted in `dropped`.
     A disk that refuses is said once through `error`; recording then stops and the loop goes on.

@@ -9,6 +9,7 @@ import numpy as np
 from vla_edge_ros.engine.interface import EngineError
 from vla_edge_ros.engine.model_config import ModelConfig, ModelRefused, load_config
 from vla_edge_ros.engine.presets import PRESETS
+from vla_edge_ros.errors import UserError
 
 MAX_TEXT_BYTES = 65_536
 """A longer instruction is refused untokenised: its callback would be held up."""
@@ -20,7 +21,7 @@ _QWEN2_SPLIT = (
 )
 
 
-class InstructionRefused(ValueError):
+class InstructionRefused(UserError):
     """An instruction cannot become a prompt; the message is one line for the user."""
 
 

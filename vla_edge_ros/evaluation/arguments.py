@@ -12,7 +12,9 @@ from vla_edge_ros.parameters import validate
 def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--topic", help="image topic of the recording (default: the only one)")
     parser.add_argument("--policy", choices=POLICIES, help="eviction policy (default: memory.policy)")
-    parser.add_argument("--instruction", help="what the robot is told (default: the recording's, if it has one)")
+    parser.add_argument(
+        "--instruction", help="what the robot is told (default: the recording's, if it has one)"
+    )
     parser.add_argument(
         "--param",
         action="append",

@@ -70,8 +70,8 @@ class RecordedRun:
             )
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UserError(
-                f"{path}: holds no times of a recorded run ({type(error).__name__}: {error}); wanted is the JSON "
-                "that `vla-edge demo` writes"
+                f"{path}: holds no times of a recorded run ({type(error).__name__}: {error}); "
+                "wanted is the JSON that `vla-edge demo` writes"
             ) from None
 
     def to_document(self) -> dict:

@@ -59,7 +59,9 @@ def run(args: argparse.Namespace) -> int:
     for part in summary.OUTCOME:
         console.print(f"{part}_sha256 {document[f'{part}_sha256']}", highlight=False, soft_wrap=True)
     if truncated_after is not None:
-        console.print(f"{args.bag}: truncated after {truncated_after} messages", style="yellow", soft_wrap=True)
+        console.print(
+            f"{args.bag}: truncated after {truncated_after} messages", style="yellow", soft_wrap=True
+        )
     return 0 if truncated_after is None or args.allow_truncated else 1
 
 

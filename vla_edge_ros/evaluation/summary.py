@@ -65,8 +65,7 @@ def summarise(records: list[dict]) -> dict:
         "skipped_ticks": sum(record["skipped_ticks"] for record in records),
         "decision_counts": {d.value: decisions.count(d.value) for d in Decision if d.value in decisions},
         "latency_ms": {
-            stage: percentiles([r[key] for r in rows if r[key] is not None])
-            for stage, key in latency.items()
+            stage: percentiles([r[key] for r in rows if r[key] is not None]) for stage, key in latency.items()
         },
         "start_error_ms": percentiles([(r["started_ns"] - r["scheduled_ns"]) / 1e6 for r in records]),
     }

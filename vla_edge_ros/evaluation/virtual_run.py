@@ -1,9 +1,10 @@
 """Offline replay: the live node's controller on a virtual clock, faster than real time.
 
-The same bag, parameters, seed and service times give the same decisions, actions and eviction journal, byte for
-byte. Service times are stated, or those that a live run recorded, which then gives that run's own decisions.
+The same bag, parameters, seed and service times give the same decisions, actions and eviction journal, byte
+for byte. Service times are stated, or those of a recorded run, whose own decisions then come out again.
 """
 
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -90,7 +91,9 @@ def replay(
             else:
                 yield at_ns, partial(rig.instruct, item.text)
 
-    with _Rig(parameters, topic, StatedService(settings.ns(service_ms)), arrivals, ros_offset_ns=first.log_ns) as rig:
+    with _Rig(
+        parameters, topic, StatedService(settings.ns(service_ms)), arrivals, ros_offset_ns=first.log_ns
+    ) as rig:
         schedule = settings.tick_schedule(parameters, 0)
         rig.controller.begin(schedule)
         rig.instruct(parameters["instruction.initial"])
@@ -106,8 +109,9 @@ def replay(
 def replay_recorded(bag: Bag, topic: str, parameters: settings.Parameters, recorded: RecordedRun) -> Replay:
     """Repeat a recorded run tick by tick at its own times.
 
-    With the run's own parameters its decisions come out again; with another eviction policy one sees what that
-    would have remembered. Raises UserError if the bag lacks a recorded frame or an event cannot be repeated.
+    With the run's own parameters its decisions come out again; with another eviction policy one sees what
+    that would have remembered. Raises UserError if the bag lacks a recorded frame or for events that cannot
+    be repeated.
     """
     recorded.check_replayable()
     if not recorded.ticks:
@@ -150,7 +154,7 @@ class _Rig:
         self._engine = VirtualEngine(make_engine(spec, self._frames), self.clock, service)
         self._info = self._engine.configure()
         self.controller = settings.build_controller(
-            parameters, policy, self.clock, self._engine, self._info, self._frames, _print_fault
+            parameters, policy, self.clock, self._engine, self._info, self._frames, _say_fault
         )
         self._camera = CameraPipeline(
             self._frames, settings.resizer(parameters), settings.stamp_watch(parameters), topic
@@ -207,3 +211,7 @@ class _Rig:
 def _images_of(recorded: RecordedRun, bag: Bag, topic: str) -> Iterator[tuple[FrameMeta, int, BagImage]]:
     """Each recorded frame with its place in the bag and its image, found by the stamp it was played under."""
     ...
+
+
+def _say_fault(error: str) -> None:
+    print(error, file=sys.stderr)

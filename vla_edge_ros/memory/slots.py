@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from vla_edge_ros.errors import UserError
+
 FRAME_TOKENS = 32
 """Slots of one frame block: (128 / 16) x (64 / 16) patches."""
 
@@ -9,7 +11,7 @@ MAX_ACTION_TOKENS = 8
 """A pass decodes A <= 8 tokens; 8 slots are kept back whatever A is, so capacity does not depend on it."""
 
 
-class MemoryTooSmall(ValueError):
+class MemoryTooSmall(UserError):
     """What was asked for cannot fit in the cache, whatever is evicted."""
 
 

@@ -1,7 +1,7 @@
-"""`vla-edge demo`: the real node and a camera in processes of their own, over DDS, in real time; then the report.
+"""`vla-edge demo`: the real node and a camera, each in its own process, over DDS and in real time.
 
-The run is recorded, and replayed offline at its own times under every eviction policy: under its own that must
-give its own decisions again, which is checked; under the others it shows what they would have remembered.
+The run is recorded, and replayed offline at its own times under every eviction policy: under its own that
+must give its own decisions again, which is checked; the others show what they would have remembered.
 """
 
 import argparse

@@ -32,7 +32,7 @@ from std_srvs.srv import SetBool, Trigger
 from vla_edge_ros.control import settings
 from vla_edge_ros.control.bare_loop import BareLoop
 from vla_edge_ros.control.clock import SteadyClock
-from vla_edge_ros.control.controller import ClockJump, Controller, Enable, Event, Instruction, ResetMemory
+from vla_edge_ros.control.controller import ClockJump, Enable, Event, Instruction, ResetMemory
 from vla_edge_ros.control.realtime import apply_realtime
 from vla_edge_ros.control.recorder import Recorder
 from vla_edge_ros.control.tick_thread import TickThread

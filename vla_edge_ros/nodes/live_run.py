@@ -21,7 +21,6 @@ from rclpy.executors import SingleThreadedExecutor
 from rclpy.qos import qos_profile_sensor_data
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
-
 from sensor_msgs.msg import CompressedImage, Image
 
 from vla_edge_ros.errors import UserError
@@ -153,7 +152,9 @@ class Driver:
             if not self._edge.is_running:
                 raise UserError(f"the node ended before it could {purpose}: {self._edge.complaint()}")
             if time.monotonic() > end_s:
-                raise UserError(f"the node did not {purpose} within {timeout_s:.0f} s: {self._edge.complaint()}")
+                raise UserError(
+                    f"the node did not {purpose} within {timeout_s:.0f} s: {self._edge.complaint()}"
+                )
             self._executor.spin_once(timeout_sec=0.05)
 
 

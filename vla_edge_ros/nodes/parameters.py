@@ -26,7 +26,7 @@ _TYPES = {
 def declare(node: Node, table: tuple[Parameter, ...] = NODE) -> dict[str, Value]:
     """Declare every parameter of `table`; returns the values given. Raises ParameterRefused.
 
-    Declared with dynamic typing: ROS refuses `30` for a double with a line that helps nobody, the table takes it.
+    Declared with dynamic typing: ROS refuses `30` for a double in words that help nobody; the table takes it.
     """
     values = {}
     defaults = to_ros({parameter.name: parameter.default for parameter in table})
@@ -66,9 +66,7 @@ def _descriptor(parameter: Parameter) -> ParameterDescriptor:
         if parameter.type_name == "integer":
             descriptor.integer_range = [IntegerRange(**{k: int(v) for k, v in bounds.items()})]
         else:
-            descriptor.floating_point_range = [
-                FloatingPointRange(**{k: float(v) for k, v in bounds.items()})
-            ]
+            descriptor.floating_point_range = [FloatingPointRange(**{k: float(v) for k, v in bounds.items()})]
     return descriptor
 
 
