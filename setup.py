@@ -35,6 +35,7 @@ setup(
         "zstandard>=0.20",
         "safetensors>=0.4",
         "ml_dtypes>=0.3",
+        "threadpoolctl>=3.1",
         "tokenizers>=0.15",
         "matplotlib>=3.7",
         "rich>=13.0",

@@ -1,6 +1,7 @@
 """`/diagnostics` once a second: what each part of the node counts, under the names and levels that
 diagnostic_updater's tasks use, so that aggregators and rqt_runtime_monitor work."""
 
+import os
 import time
 from collections.abc import Callable
 
@@ -9,7 +10,7 @@ from rclpy.node import Node
 
 from vla_edge_ros.control.controller import Controller
 from vla_edge_ros.control.decision import Decision
-from vla_edge_ros.control.realtime import process_memory
+from vla_edge_ros.engine.linux import process_memory
 from vla_edge_ros.control.recorder import Recorder
 from vla_edge_ros.engine.interface import EngineInfo
 from vla_edge_ros.engine.process import ProcessEngine
@@ -140,7 +141,7 @@ def sections(
             "plan_id": info.plan_id,
             "pid": engine.pid,
             "restarts": supervisor.restarts,
-            "node_rss_bytes": process_memory(),
+            "node_rss_bytes": process_memory(os.getpid()),
             "engine_rss_bytes": engine.rss_bytes(),
             **{f"{purpose}_bytes": count for purpose, count in info.account_bytes.items()},
         }

@@ -14,6 +14,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from functools import partial
 from pathlib import Path
 
@@ -60,7 +61,7 @@ class EdgeNode(LifecycleNode):
         super().__init__(NODE_NAME)
         self._values = parameters.declare(self)
         self.add_on_set_parameters_callback(self._on_set_parameters)
-        self._clock = SteadyClock(lambda: self.get_clock().now().nanoseconds)
+        self._steady_clock = SteadyClock(lambda: self.get_clock().now().nanoseconds)
         self._is_configured = False
         self._tick_thread: TickThread | None = None
         self._bare_loop: BareLoop | None = None
@@ -73,9 +74,9 @@ class EdgeNode(LifecycleNode):
         try:
             self._configure(parameters.validate_all(self._values))
         except (UserError, OSError) as error:
-            self.get_logger().error(str(error))
-            self._release()
-            return TransitionCallbackReturn.FAILURE
+            return self._fail_to_configure(str(error))
+        except Exception:  # rclpy would keep it to itself
+            return self._fail_to_configure(traceback.format_exc())
         self._is_configured = True
         return super().on_configure(state)
 
@@ -96,7 +97,7 @@ class EdgeNode(LifecycleNode):
         gc.collect()
         gc.freeze()
         self._tick_thread = TickThread(
-            self._controller, schedule, self._clock, self._sink, self._on_tick_error
+            self._controller, schedule, self._steady_clock, self._sink, self._on_tick_error
         )
         return super().on_activate(state)
 
@@ -124,6 +125,11 @@ class EdgeNode(LifecycleNode):
 
     # What the transitions are made of
 
+    def _fail_to_configure(self, reason: str) -> TransitionCallbackReturn:
+        self.get_logger().error(reason)
+        self._release()
+        return TransitionCallbackReturn.FAILURE
+
     def _configure(self, values: dict) -> None:
         self._values = values
         policy = settings.policy_of(values)
@@ -143,7 +149,7 @@ class EdgeNode(LifecycleNode):
             EngineSupervisor(self._engine, values["engine.restart_limit"], self.get_logger(), self._post)
         )
         self._controller = settings.build_controller(
-            values, policy, self._clock, self._engine, info, self._frames, self._supervisor.replace
+            values, policy, self._steady_clock, self._engine, info, self._frames, self._supervisor.replace
         )
         self._prompter = settings.Prompter(values)
         self._text: str | None = None
@@ -214,7 +220,7 @@ class EdgeNode(LifecycleNode):
         return SetParametersResult(successful=True)
 
     def _on_image(self, message: Image | CompressedImage) -> None:
-        receipt_ns, ros_now_ns = self._clock.pair()
+        receipt_ns, ros_now_ns = self._steady_clock.pair()
         verdict = self._camera.on_image(message, receipt_ns, ros_now_ns)
         if verdict.reason:
             self.get_logger().warning(verdict.reason, throttle_duration_sec=5.0)
