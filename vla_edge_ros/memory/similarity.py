@@ -52,7 +52,8 @@ class NeighbourSimilarity:
         n = len(self._rows)
         self._free_rows.append(self._rows.pop(place))
         left = max(place - 1, 0)
-        self._cosines[left : n - 2] = self._cosines[left + 1 : n - 1]
+        if left < n - 2:
+            self._cosines[left : n - 2] = self._cosines[left + 1 : n - 1]
         if 0 < place < n - 1:
             self._cosines[place - 1] = self._cosine(place - 1)
 
