@@ -1,6 +1,7 @@
 """`vla-edge doctor`: each row says what was found and what to do, the exit code whether it will work."""
 
 import argparse
+import ctypes
 import json
 import resource
 
@@ -135,3 +136,30 @@ def test_a_probe_tells_success_failure_and_a_crash_apart():
         "ModuleNotFoundError: No module named 'nothing_of_this_name'",
     )
     assert probe("import os; os.kill(os.getpid(), 11)") == (False, "crashes with signal 11")
+
+
+class Driver:
+    """Two devices of one name, under a driver for CUDA 12.4."""
+
+    def __init__(self, status):
+        self.cuInit = lambda flags: status
+
+    def cuDeviceGetCount(self, pointer):
+        pointer._obj.value = 2
+
+    def cuDriverGetVersion(self, pointer):
+        pointer._obj.value = 12040
+
+    def cuDeviceGet(self, pointer, ordinal):
+        pointer._obj.value = ordinal
+
+    def cuDeviceGetName(self, buffer, size, device):
+        buffer.value = b"Orin"[: size - 1]
+
+
+def test_a_gpu_is_described_by_name_number_and_driver(monkeypatch):
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: Driver(status=0))
+    assert doctor.describe_gpu() == "2 x Orin, driver for CUDA 12.4"
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: Driver(status=100))
+    with pytest.raises(OSError, match="CUDA error 100"):
+        doctor.describe_gpu()

@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -102,16 +103,18 @@ def test_configure_tells_what_the_engine_is(start, frames):
     assert engine.rss_bytes() > 1_000_000
 
 
-def test_a_prompt_is_answered_without_a_frame_and_an_empty_buffer_with_no_frame(start):
+def test_a_prompt_is_answered_without_a_frame(start):
     engine = start()
     engine.submit(PromptWork(1, SLOTS, SLOTS))
     result = engine.wait(later())
     assert (result.work_id, result.status, result.frame) == (1, WorkStatus.DONE, None)
-    with_empty_buffer = ProcessEngine(spec(), FrameBuffer.create())
-    with_empty_buffer.configure()
-    with_empty_buffer.submit(frame_work(1))
-    assert with_empty_buffer.wait(later()).status is WorkStatus.NO_FRAME
-    with_empty_buffer.close()
+
+
+def test_an_empty_frame_buffer_gives_no_frame():
+    with closing(FrameBuffer.create()) as empty, closing(ProcessEngine(spec(), empty)) as engine:
+        engine.configure()
+        engine.submit(frame_work(1))
+        assert engine.wait(later()).status is WorkStatus.NO_FRAME
 
 
 def test_a_result_is_handed_out_once_and_work_is_refused_until_then(start):

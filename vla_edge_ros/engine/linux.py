@@ -115,10 +115,10 @@ def process_memory(pid: int) -> int:
 
 
 def process_cpu_ticks(pid: int) -> int:
-    """Processor time that a process has used, in clock ticks (utime + stime of /proc/PID/stat)."""
+    """Clock ticks used by a process and its ended children (utime to cstime of /proc/PID/stat)."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as stat:
             fields = stat.read().rpartition(b")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return 0
-    return int(fields[11]) + int(fields[12])
+    return sum(map(int, fields[11:15]))

@@ -44,6 +44,7 @@ _REAP_TIMEOUT_S = 0.5
 _LOOK_INTERVAL_NS = 500_000_000
 _NOT_CONFIGURED = "the engine is not configured"
 _CLOSED = "the engine is closed"
+_CLOSED_EARLY = "the engine was closed while configuring"
 
 
 class ProcessEngine:
@@ -87,7 +88,7 @@ class ProcessEngine:
             info = self._await_info(self._start())
             with self._closing:
                 if self._process is None:
-                    raise EngineError("the engine was closed while configuring")
+                    raise EngineError(_CLOSED_EARLY)
                 self._failure = ""
             return info
         except BaseException:
@@ -154,7 +155,7 @@ class ProcessEngine:
             return None
         if result is not None:
             if result.status is WorkStatus.FAILED:
-                self._failure = result.error
+                self._failure = result.error or "the engine failed without a reason"
             elif result.work_id != self._in_flight:
                 self._failure = f"engine process answered work {result.work_id}, asked was {self._in_flight}"
         return result
@@ -211,11 +212,13 @@ class ProcessEngine:
 
     def _receive_answer(self) -> Text | None:
         with self._receiving:
-            if self._failure == _CLOSED:
-                raise EngineError("the engine was closed while configuring")
             try:
+                if self._failure == _CLOSED:
+                    raise EngineError(_CLOSED_EARLY)
                 return self._mailbox.receive(time.monotonic_ns() + _LOOK_INTERVAL_NS)
             except MailboxClosed:
+                if self._failure == _CLOSED:
+                    raise EngineError(_CLOSED_EARLY) from None
                 end = self._describe_end(time.monotonic_ns() + _LOOK_INTERVAL_NS)
                 hint = " (out of memory?)" if self._process.returncode == -signal.SIGKILL else ""
                 raise EngineError(f"engine process {end} while configuring{hint}") from None
