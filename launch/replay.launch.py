@@ -2,7 +2,8 @@
 
     ros2 launch vla_edge_ros replay.launch.py bag:=/path/to/bag topic:=/camera/image_raw
 
-Takes every argument of edge.launch.py too, except that the camera is the bag.
+Takes every argument of edge.launch.py too, except that the camera is the bag. For a bag of compressed images
+params_file must set camera.is_compressed to true.
 """
 
 from pathlib import Path
@@ -34,8 +35,10 @@ def generate_launch_description() -> LaunchDescription:
                 "topic": ParameterValue(LaunchConfiguration("topic"), value_type=str),
                 "loop": ParameterValue(LaunchConfiguration("loop"), value_type=bool),
                 "rate": ParameterValue(LaunchConfiguration("rate"), value_type=float),
+                "wait_for_subscriber_s": 60.0,
             }
         ],
+        remappings=[("image/compressed", "image")],
         on_exit=Shutdown(reason="the bag has been played"),
     )
     # The edge comes first: the Fast DDS profile that it sets must hold for the camera too.
@@ -48,7 +51,11 @@ def arguments() -> list[DeclareLaunchArgument]:
         DeclareLaunchArgument(
             "topic", default_value="", description="Image topic inside the bag; empty: the only one there is"
         ),
-        DeclareLaunchArgument("loop", default_value="true", description="Start again at the end if true"),
+        DeclareLaunchArgument(
+            "loop",
+            default_value="false",
+            description="Start again at the end if true, else the launch ends",
+        ),
         DeclareLaunchArgument("rate", default_value="1.0", description="Speed: 2.0 plays twice as fast"),
         DeclareLaunchArgument(
             "namespace", default_value="", description="Namespace of the robot, for example left_arm"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from vla_edge_ros.parameters import BAG_CAMERA
+from vla_edge_ros.parameters import BAG_CAMERA, validate
 
 ROOT = Path(__file__).resolve().parents[1]
 PROFILE = str(ROOT / "config/fastdds.xml")
@@ -186,7 +186,7 @@ def test_a_profile_of_the_users_own_is_left_in_force(load, monkeypatch, variable
 
 def test_replay_feeds_the_edge_node_from_a_bag(load):
     _, entities = load("replay.launch.py")
-    assert defaults(entities) == {"bag": None, "topic": "", "loop": "true", "rate": "1.0", "namespace": ""}
+    assert defaults(entities) == {"bag": None, "topic": "", "loop": "false", "rate": "1.0", "namespace": ""}
     edge = one_of_kind(entities, "IncludeLaunchDescription")
     assert edge.args[0].args == (str(ROOT / "launch/edge.launch.py"),)
     passed = dict(edge.kwargs["launch_arguments"])
@@ -204,9 +204,16 @@ def test_replay_gives_the_bag_camera_parameters_that_it_has_in_their_types(load)
     _, entities = load("replay.launch.py")
     (given,) = one_of_kind(entities, "Node").kwargs["parameters"]
     known = {parameter.name: type(parameter.default) for parameter in BAG_CAMERA}
-    for name, value in given.items():
-        assert argument_of(value.args[0]) == name
-        assert value.kwargs["value_type"] is known[name]
+    for name in ("bag", "topic", "loop", "rate"):
+        assert argument_of(given[name].args[0]) == name
+        assert given[name].kwargs["value_type"] is known[name]
+    wait_s = given["wait_for_subscriber_s"]
+    assert validate("wait_for_subscriber_s", wait_s, BAG_CAMERA) == wait_s > 0, "the edge takes time to start"
+
+
+def test_replay_gives_compressed_images_to_the_edge_under_the_same_name(load):
+    _, entities = load("replay.launch.py")
+    assert one_of_kind(entities, "Node").kwargs["remappings"] == [("image/compressed", "image")]
 
 
 def test_the_default_parameter_file_is_for_any_node_name_and_namespace():

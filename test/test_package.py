@@ -38,6 +38,7 @@ ROS_PACKAGES = {
 """Released in Humble, Jazzy and Kilted, so that rosdep knows them by their own names."""
 
 ROSDEP_KEYS = {
+    "libatomic",
     "python3-numpy",
     "python3-opencv",
     "python3-yaml",
@@ -46,7 +47,7 @@ ROSDEP_KEYS = {
     "python3-pytest",
     "python3-hypothesis",
 }
-"""In rosdep's python.yaml; what has no key there (rosbags, safetensors, ...) comes from pip."""
+"""In rosdep's base.yaml and python.yaml; what has no key there (rosbags, safetensors, ...) comes from pip."""
 
 MODULES_OF = {"cv2": "opencv-python-headless", "yaml": "PyYAML"}
 """Modules whose project has another name; the others have the same."""

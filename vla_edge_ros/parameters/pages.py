@@ -30,6 +30,11 @@ Parameters marked *live* may be changed at any time. The others are read when th
 cannot be changed after that: first `ros2 lifecycle set /vla_edge_node deactivate` and `... cleanup`.
 """
 
+BAG_CAMERA_INTRODUCTION = """\
+Plays the images of a recording as a live camera: on `image`, or on `image/compressed` where they are
+compressed. All parameters are read once, when it starts.
+"""
+
 FILE_HEAD = """\
 # Every parameter of vla_edge_node with its default value; docs/parameters.md says more.
 # Generated from vla_edge_ros/parameters/table.py: copy this file and change the copy.
@@ -45,7 +50,7 @@ def reference_page() -> str:
     for group, about in GROUPS.items():
         parts.append(f"### {group}\n\n{about}\n")
         parts.append(_table(_members(group)))
-    parts += ["## bag_camera\n\nPlays the images of a bag or a video as a live camera on `image`.\n"]
+    parts.append("## bag_camera\n\n" + BAG_CAMERA_INTRODUCTION)
     parts.append(_table(BAG_CAMERA))
     return "\n".join(parts)
 
