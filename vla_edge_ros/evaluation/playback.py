@@ -1,9 +1,11 @@
 """When each message of a recording is played, and which stamp it gets."""
 
+import re
 from dataclasses import dataclass, replace
 
 _PLAUSIBLE_TRANSPORT_NS = 1_000_000_000
 _LONE_IMAGE_PERIOD_NS = 33_333_333
+_STAMPS_LINE = re.compile(r"recorded stamp (-?\d+) is played as (-?\d+), rate ([0-9.e+-]+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,10 @@ class PlaybackSchedule:
         """The ROS time of a stamp, its distance to other stamps kept; 0 stays 0: there is no stamp."""
         return self.base_ns + self._scaled(stamp_ns - self.origin_stamp_ns) if stamp_ns else 0
 
+    def stamps_line(self) -> str:
+        """How stamps are mapped in this lap, as a line for the log that `read_stamps_line` reads."""
+        return f"recorded stamp {self.origin_stamp_ns} is played as {self.base_ns}, rate {self.rate}"
+
     def next_lap(self, first_log_ns: int, last_log_ns: int, n_images: int) -> "PlaybackSchedule":
         """The schedule of the same recording played again, one mean image period after the last image."""
         span_ns = last_log_ns - first_log_ns
@@ -52,3 +58,21 @@ class PlaybackSchedule:
 
     def _scaled(self, recorded_ns: int) -> int:
         return recorded_ns if self.rate == 1.0 else round(recorded_ns / self.rate)
+
+
+@dataclass(frozen=True, slots=True)
+class Lap:
+    """How one lap's stamps were mapped: `origin_stamp_ns` of the recording became `base_ns`."""
+
+    origin_stamp_ns: int
+    base_ns: int
+    rate: float
+
+    def recorded_stamp_ns(self, played_stamp_ns: int) -> int:
+        return self.origin_stamp_ns + round((played_stamp_ns - self.base_ns) * self.rate)
+
+
+def read_stamps_line(line: str) -> Lap | None:
+    """The lap that a line of the camera's log announces; None where it is another line."""
+    match = _STAMPS_LINE.search(line)
+    return Lap(int(match[1]), int(match[2]), float(match[3])) if match else None

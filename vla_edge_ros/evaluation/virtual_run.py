@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 
 from vla_edge_ros.control import settings
 from vla_edge_ros.control.clock import VirtualClock
@@ -18,6 +19,7 @@ from vla_edge_ros.engine.factory import make_engine
 from vla_edge_ros.engine.interface import EngineInfo
 from vla_edge_ros.errors import UserError
 from vla_edge_ros.evaluation.bags import Bag, BagImage
+from vla_edge_ros.evaluation.playback import Lap
 from vla_edge_ros.evaluation.recorded_run import RecordedRun
 from vla_edge_ros.evaluation.virtual_engine import RecordedService, StatedService, VirtualEngine
 from vla_edge_ros.perception.camera import CameraPipeline
@@ -210,7 +212,25 @@ class _Rig:
 
 def _images_of(recorded: RecordedRun, bag: Bag, topic: str) -> Iterator[tuple[FrameMeta, int, BagImage]]:
     """Each recorded frame with its place in the bag and its image, found by the stamp it was played under."""
-    ...
+    laps = [Lap(**lap) for lap in recorded.run.get("laps", [])] or [Lap(0, 0, 1.0)]
+    ordinals: dict[int, int] = {}
+    for ordinal, image in enumerate(bag.images(topic)):
+        ordinals.setdefault(image.stamp_ns, ordinal)
+    images, following = bag.images(topic), 0
+    for meta in recorded.frames:
+        begun = [lap for lap in laps if lap.base_ns <= meta.stamp_ns]
+        lap = begun[-1] if begun else laps[0]
+        ordinal = ordinals.get(lap.recorded_stamp_ns(meta.stamp_ns))
+        if ordinal is None:
+            raise UserError(
+                f"{bag.path}: no image on {topic} belongs to the stamp {meta.stamp_ns} of recorded frame "
+                f"{meta.index}: is this the recording that the run was made with?"
+            )
+        if ordinal < following:
+            images, following = bag.images(topic), 0
+        image = next(islice(images, ordinal - following, None))
+        following = ordinal + 1
+        yield meta, ordinal, image
 
 
 def _say_fault(error: str) -> None:

@@ -178,6 +178,7 @@ class BagCamera(Node):
         for entry in self._prefetch:
             if entry is _LAP_END:
                 schedule = schedule.next_lap(first_log_ns, last_log_ns, n_images)
+                self._announce(schedule)
                 n_images = 0
                 continue
             item, message = entry
@@ -191,6 +192,7 @@ class BagCamera(Node):
                 schedule = PlaybackSchedule.from_first_image(
                     item.log_ns, item.stamp_ns, start_ns, base_ns, rate
                 )
+                self._announce(schedule)
                 for instruction in early_instructions:
                     self._instructions.publish(instruction)
             if is_image:
@@ -203,6 +205,10 @@ class BagCamera(Node):
                 self._publish_image(message, item, schedule)
             else:
                 self._instructions.publish(message)
+
+    def _announce(self, schedule: PlaybackSchedule) -> None:
+        """Say how stamps are changed, by which a recorded run finds its images in the recording again."""
+        self.get_logger().info(schedule.stamps_line())
 
     def _publish_image(
         self, message: Image | CompressedImage, item: BagImage, schedule: PlaybackSchedule

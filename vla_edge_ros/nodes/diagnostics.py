@@ -10,9 +10,9 @@ from rclpy.node import Node
 
 from vla_edge_ros.control.controller import Controller
 from vla_edge_ros.control.decision import Decision
-from vla_edge_ros.engine.linux import process_memory
 from vla_edge_ros.control.recorder import Recorder
 from vla_edge_ros.engine.interface import EngineInfo
+from vla_edge_ros.engine.linux import process_memory
 from vla_edge_ros.engine.process import ProcessEngine
 from vla_edge_ros.nodes.supervisor import EngineSupervisor
 from vla_edge_ros.perception.camera import CameraPipeline

@@ -9,7 +9,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import rclpy
@@ -25,6 +25,7 @@ from sensor_msgs.msg import CompressedImage, Image
 
 from vla_edge_ros.errors import UserError
 from vla_edge_ros.evaluation.bags import TopicInfo
+from vla_edge_ros.evaluation.playback import read_stamps_line
 from vla_edge_ros.evaluation.recorded_run import RecordedRun
 from vla_edge_ros.nodes.parameters import to_ros
 from vla_edge_ros.share import share_directory
@@ -209,7 +210,10 @@ def run_live(live: LiveRun, console: Console) -> RecordedRun:
         for line in edge.log_lines():
             if "[WARN]" in line:
                 console.print(line.rpartition("]: ")[2], style="yellow", highlight=False, soft_wrap=True)
-    return RecordedRun.from_lines(Path(live.values["control.record_path"])).until_tick(live.n_ticks)
+        laps = [asdict(lap) for line in camera.log_lines() if (lap := read_stamps_line(line)) is not None]
+    recorded = RecordedRun.from_lines(Path(live.values["control.record_path"])).until_tick(live.n_ticks)
+    recorded.run["laps"] = laps
+    return recorded
 
 
 def _status(counts: Counter[str], last: dict[str, str]) -> str:

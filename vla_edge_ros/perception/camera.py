@@ -6,6 +6,7 @@ import cv2
 import numpy as np
 
 from vla_edge_ros.perception.decode import ImageRefused, decode
+from vla_edge_ros.perception.frame import FrameMeta
 from vla_edge_ros.perception.frame_buffer import FrameBuffer
 from vla_edge_ros.perception.message import header_stamp_ns
 from vla_edge_ros.perception.refusal import Refusal, RefusalKind
@@ -59,6 +60,14 @@ class CameraPipeline:
             return self._refuse(refused.kind, refused.reason)
         except Exception as error:  # the callback outlives any message
             return self._refuse(RefusalKind.FAULT, f"{self._topic}: {type(error).__name__}: {error}")
+
+    def place(self, message, meta: FrameMeta) -> None:
+        """Publish an image that was judged before, under `meta`; raises ImageRefused."""
+        rgb = decode(message, self._topic)
+        self._resizer.resize(rgb, self._frame)
+        self.received += 1
+        self.published += 1
+        self._buffer.write(self._frame, meta.stamp_ns, meta.capture_ns, meta.receipt_ns)
 
     def _refuse(self, kind: RefusalKind, reason: str) -> Refusal:
         self.refused[kind] += 1
