@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import MutableMapping
 from pathlib import Path
 
 from vla_edge_ros.errors import UserError
@@ -27,3 +28,13 @@ def share_directory() -> Path:
     raise UserError(
         f"the package's files are not found in {looked_in}: source the workspace's install/setup.bash"
     )
+
+
+def use_large_image_profile(environment: MutableMapping[str, str]) -> None:
+    """Have Fast DDS load the profile that carries whole images; one of the user's own stays in force.
+
+    Humble, Iron and Jazzy read another variable than Kilted and newer, which warn where the old one is set.
+    """
+    is_old = environment.get("ROS_DISTRO") in ("humble", "iron", "jazzy")
+    variable = "FASTRTPS_DEFAULT_PROFILES_FILE" if is_old else "FASTDDS_DEFAULT_PROFILES_FILE"
+    environment.setdefault(variable, str(share_directory() / "config/fastdds.xml"))

@@ -1,5 +1,6 @@
 """Keeping time in Python: real-time priority, locked memory, and sleeps to absolute steady-clock times."""
 
+import contextlib
 import ctypes
 import errno
 import gc
@@ -51,8 +52,9 @@ def next_tick(tick: int, now_ns: int, start_ns: int, period_ns: int) -> int:
 def apply_realtime(priority: int) -> list[str]:
     """Make this process keep time as well as it is allowed to; one warning for each thing refused.
 
-    Call on the main thread before rclpy.init, so that the threads of DDS inherit what is set here: SCHED_FIFO
-    at `priority` (1 to 99, 0 leaves the normal scheduler) and exact timers. Raises ValueError.
+    SCHED_FIFO at `priority` (1 to 99, 0 leaves the normal scheduler) goes to every thread there is, those of
+    DDS included, and is inherited by later ones; exact timers go to this thread and those that it starts.
+    Raises ValueError.
     """
     set_exact_timers()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
@@ -66,11 +68,16 @@ def set_exact_timers() -> None:
 
 
 def set_fifo_priority(priority: int) -> str:
-    """Give the calling thread SCHED_FIFO at `priority` (1 to 99); the refusal in one line, or empty."""
+    """Give every thread of this process SCHED_FIFO at `priority` (1 to 99); the refusal in one line, or empty.
+
+    All of them, since the priority is a ROS parameter: it is known only when DDS has threads already.
+    """
     if not 1 <= priority <= 99:
         raise ValueError(f"real-time priority {priority}: use 1 to 99")
     try:
-        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(priority))
+        for thread_id in os.listdir("/proc/self/task"):
+            with contextlib.suppress(ProcessLookupError):
+                os.sched_setscheduler(int(thread_id), os.SCHED_FIFO, os.sched_param(priority))
     except PermissionError:
         limit = resource.getrlimit(resource.RLIMIT_RTPRIO)[0]
         return (
@@ -79,6 +86,11 @@ def set_fifo_priority(priority: int) -> str:
             "container --cap-add=SYS_NICE"
         )
     return ""
+
+
+def fifo_priority() -> int:
+    """The calling thread's SCHED_FIFO priority, 0 where it has another policy."""
+    return os.sched_getparam(0).sched_priority if os.sched_getscheduler(0) == os.SCHED_FIFO else 0
 
 
 def settle_memory() -> list[str]:

@@ -23,12 +23,14 @@ class RecordedRun:
     run: how it was started (parameters, engine, and what else its maker put there).
     frames: every frame that was published to the frame buffer, in order.
     ticks: every tick's record, as `TickRecord.to_json`, in order.
+    begin_ns: when the controller began; frames received before are void.
     end: what was known at the end (the bare loop's counts); empty where the run was cut off.
     """
 
     run: dict
     frames: list[FrameMeta]
     ticks: list[dict]
+    begin_ns: int
     end: dict = field(default_factory=dict)
 
     @classmethod
@@ -37,7 +39,7 @@ class RecordedRun:
 
         Raises UserError if the file is none.
         """
-        run, frames, ticks, end = None, [], [], {}
+        run, frames, ticks, begin_ns, end = None, [], [], None, {}
         try:
             for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
                 try:
@@ -50,15 +52,17 @@ class RecordedRun:
                     frames.append(FrameMeta(*item["frame"]))
                 elif "tick" in item:
                     ticks.append(item["tick"])
+                elif "begin_ns" in item:
+                    begin_ns = item["begin_ns"]
                 elif "end" in item:
                     end = item["end"]
                 else:
                     run = item["run"]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UserError(f"{path}: no recorded run: {type(error).__name__}: {error}") from None
-        if run is None:
-            raise UserError(f"{path}: no recorded run: its first line does not describe one")
-        return cls(run, frames, ticks, end)
+        if run is None or begin_ns is None:
+            raise UserError(f"{path}: no recorded run: the node was never active")
+        return cls(run, frames, ticks, begin_ns, end)
 
     @classmethod
     def from_document(cls, path: Path) -> "RecordedRun":
@@ -66,7 +70,10 @@ class RecordedRun:
         try:
             document = json.loads(path.read_text(encoding="utf-8"))
             return cls(
-                document["run"], [FrameMeta(*frame) for frame in document["frames"]], document["records"]
+                document["run"],
+                [FrameMeta(*frame) for frame in document["received"]],
+                document["records"],
+                document["begin_ns"],
             )
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UserError(
@@ -76,7 +83,12 @@ class RecordedRun:
 
     def to_document(self) -> dict:
         frames = [[f.index, f.stamp_ns, f.capture_ns, f.receipt_ns] for f in self.frames]
-        return {"run": self.run, "frames": frames, "records": self.ticks}
+        return {
+            "run": self.run,
+            "received": frames,
+            "records": self.ticks,
+            "begin_ns": self.begin_ns,
+        }
 
     def until_tick(self, end: int) -> "RecordedRun":
         """The run as if it had ended before tick `end`."""

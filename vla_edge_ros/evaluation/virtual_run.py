@@ -127,7 +127,7 @@ def replay_recorded(bag: Bag, topic: str, parameters: settings.Parameters, recor
     origin_ns = first["scheduled_ns"] - first["tick"] * settings.ns(parameters["control.period_ms"])
     ros_offset_ns = first["effect_stamp_ns"] - origin_ns
     with _Rig(parameters, topic, RecordedService(recorded.service()), arrivals, ros_offset_ns) as rig:
-        rig.clock.sleep_until(first["started_ns"] - 1)
+        rig.clock.sleep_until(recorded.begin_ns)
         rig.controller.begin(settings.tick_schedule(parameters, origin_ns))
         for tick in recorded.ticks:
             rig.clock.sleep_until(tick["started_ns"])

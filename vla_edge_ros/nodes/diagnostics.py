@@ -44,7 +44,7 @@ class DiagnosticsPublisher:
         message = DiagnosticArray()
         message.header.stamp = self._node.get_clock().now().to_msg()
         for name, look in self._sections.items():
-            level, summary, values = look()
+            level, summary, values = _looked(look)
             message.status.append(
                 DiagnosticStatus(
                     level=level,
@@ -55,6 +55,14 @@ class DiagnosticsPublisher:
                 )
             )
         self._publisher.publish(message)
+
+
+def _looked(look: Callable[[], Section]) -> Section:
+    """A defect in reporting must not stop the node that it reports on."""
+    try:
+        return look()
+    except Exception as error:
+        return ERROR, f"{type(error).__name__}: {error}", {}
 
 
 class _Rate:
@@ -80,7 +88,7 @@ def sections(
     recorder: Recorder | None,
 ) -> dict[str, Callable[[], Section]]:
     """What is looked at, by name."""
-    frames_rate, ticks_rate = _Rate(), _Rate()
+    frames_rate, refusals_rate, ticks_rate = _Rate(), _Rate(), _Rate()
 
     def camera_section() -> Section:
         rate_hz = frames_rate.since_last(camera.received)
@@ -98,7 +106,7 @@ def sections(
             return ERROR, "no images arrive", values
         if camera.is_frozen:
             return ERROR, "the camera is frozen", values
-        if camera.last_refusal is not None:
+        if refusals_rate.since_last(refused):
             return WARN, camera.last_refusal.reason, values
         return OK, f"{rate_hz:.1f} Hz", values
 

@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -34,7 +35,7 @@ from vla_edge_ros.control import settings
 from vla_edge_ros.control.bare_loop import BareLoop
 from vla_edge_ros.control.clock import SteadyClock
 from vla_edge_ros.control.controller import ClockJump, Enable, Event, Instruction, ResetMemory
-from vla_edge_ros.control.realtime import apply_realtime
+from vla_edge_ros.control.realtime import apply_realtime, fifo_priority
 from vla_edge_ros.control.recorder import Recorder
 from vla_edge_ros.control.tick_thread import TickThread
 from vla_edge_ros.engine.interface import EngineInfo
@@ -71,34 +72,17 @@ class EdgeNode(LifecycleNode):
 
     def on_configure(self, state: State) -> TransitionCallbackReturn:
         """SUCCESS with the model loaded and everything allocated; FAILURE after one line on what is wrong."""
-        try:
-            self._configure(parameters.validate_all(self._values))
-        except (UserError, OSError) as error:
-            return self._fail_to_configure(str(error))
-        except Exception:  # rclpy would keep it to itself
-            return self._fail_to_configure(traceback.format_exc())
+        if not self._tried(self._configure):
+            self._release()
+            return TransitionCallbackReturn.FAILURE
         self._is_configured = True
         return super().on_configure(state)
 
     def on_activate(self, state: State) -> TransitionCallbackReturn:
         """Start ticking, disabled: frames received before are void and memory is empty."""
-        period_ns = settings.ns(self._values["control.period_ms"])
-        schedule = settings.tick_schedule(self._values, time.monotonic_ns() + period_ns)
-        self._controller.begin(schedule)
-        if self._values["control.bare_loop"]:
-            times = schedule.times(0)
-            self._bare_loop = BareLoop(
-                schedule.origin_ns,
-                schedule.period_ns,
-                times.cutoff_ns - times.start_ns,
-                times.effect_ns - times.start_ns,
-                self._fifo_priority,
-            )
-        gc.collect()
-        gc.freeze()
-        self._tick_thread = TickThread(
-            self._controller, schedule, self._steady_clock, self._sink, self._on_tick_error
-        )
+        if not self._tried(self._start_ticking):
+            self._stop_ticking()
+            return TransitionCallbackReturn.FAILURE
         return super().on_activate(state)
 
     def on_deactivate(self, state: State) -> TransitionCallbackReturn:
@@ -125,13 +109,42 @@ class EdgeNode(LifecycleNode):
 
     # What the transitions are made of
 
-    def _fail_to_configure(self, reason: str) -> TransitionCallbackReturn:
-        self.get_logger().error(reason)
-        self._release()
-        return TransitionCallbackReturn.FAILURE
+    def _tried(self, step: Callable[[], None]) -> bool:
+        """Whether `step` succeeded; what is wrong is logged, since rclpy keeps exceptions to itself."""
+        try:
+            step()
+        except (UserError, OSError) as error:
+            self.get_logger().error(str(error))
+        except Exception:
+            self.get_logger().error(traceback.format_exc())
+        else:
+            return True
+        return False
 
-    def _configure(self, values: dict) -> None:
-        self._values = values
+    def _start_ticking(self) -> None:
+        values = self._values
+        begin_ns = time.monotonic_ns()
+        schedule = settings.tick_schedule(values, begin_ns + settings.ns(values["control.period_ms"]))
+        self._controller.begin(schedule)
+        if self._recorder is not None:
+            self._recorder.put({"begin_ns": begin_ns})
+        if values["control.bare_loop"]:
+            times = schedule.times(0)
+            self._bare_loop = BareLoop(
+                schedule.origin_ns,
+                schedule.period_ns,
+                times.cutoff_ns - times.start_ns,
+                times.effect_ns - times.start_ns,
+                fifo_priority(),
+            )
+        gc.collect()
+        gc.freeze()
+        self._tick_thread = TickThread(
+            self._controller, schedule, self._steady_clock, self._sink, self._on_tick_error
+        )
+
+    def _configure(self) -> None:
+        self._values = values = parameters.validate_all(self._values)
         policy = settings.policy_of(values)
         for warning in [*apply_realtime(values["control.priority"]), *policy.warnings]:
             self.get_logger().warning(warning)

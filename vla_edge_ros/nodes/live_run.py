@@ -14,27 +14,22 @@ from pathlib import Path
 
 import rclpy
 import yaml
-from diagnostic_msgs.msg import DiagnosticStatus
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from lifecycle_msgs.msg import Transition
 from lifecycle_msgs.srv import ChangeState
 from rclpy.executors import SingleThreadedExecutor
-from rclpy.qos import qos_profile_sensor_data
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
-from sensor_msgs.msg import CompressedImage, Image
-
 from vla_edge_ros.errors import UserError
 from vla_edge_ros.evaluation.bags import TopicInfo
 from vla_edge_ros.evaluation.playback import read_stamps_line
 from vla_edge_ros.evaluation.recorded_run import RecordedRun
 from vla_edge_ros.nodes.parameters import to_ros
-from vla_edge_ros.share import share_directory
+from vla_edge_ros.share import use_large_image_profile
 
 CONFIGURE_TIMEOUT_S = 600.0
 START_TIMEOUT_S = 20.0
 STOP_TIMEOUT_S = 3.0
-PROFILE_VARIABLES = ("FASTRTPS_DEFAULT_PROFILES_FILE", "FASTDDS_DEFAULT_PROFILES_FILE")
-"""Humble to Jazzy read the first, Kilted the second."""
 
 
 class Process:
@@ -113,15 +108,19 @@ class Driver:
         if not future.result().success:
             raise UserError(f"the node refused to {name}: {self._edge.complaint()}")
 
-    def wait_for_image(self, message_type: type, topic: str, camera: Process) -> None:
-        """Return when the camera's first image is here. Raises UserError if the camera ends before."""
-        seen = []
-        subscription = self._node.create_subscription(
-            message_type, topic, seen.append, qos_profile_sensor_data, raw=True
-        )
-        self._wait_for(lambda: seen or not camera.is_running, "see an image", START_TIMEOUT_S)
+    def wait_for_images(self, camera: Process) -> None:
+        """Return when the node has received an image. Raises UserError if the camera ends before."""
+        received = []
+
+        def on_diagnostics(message: DiagnosticArray) -> None:
+            for status in message.status:
+                if status.name == "vla_edge_node: camera":
+                    received.extend(v for v in status.values if v.key == "received" and v.value != "0")
+
+        subscription = self._node.create_subscription(DiagnosticArray, "/diagnostics", on_diagnostics, 10)
+        self._wait_for(lambda: received or not camera.is_running, "receive an image", START_TIMEOUT_S)
         self._node.destroy_subscription(subscription)
-        if not seen:
+        if not received:
             raise UserError(f"the camera ended at once: {camera.complaint()}")
 
     def watch(self, live: "LiveRun", console: Console) -> None:
@@ -182,10 +181,8 @@ class LiveRun:
 
 def run_live(live: LiveRun, console: Console) -> RecordedRun:
     """What the node recorded of its ticks 0 to n_ticks - 1. Raises UserError with what went wrong."""
-    for variable in PROFILE_VARIABLES:
-        os.environ.setdefault(variable, str(share_directory() / "config/fastdds.xml"))
-    compressed = live.topic.is_compressed
-    image_topic = "image/compressed" if compressed else "image"
+    use_large_image_profile(os.environ)
+    image_topic = "image/compressed" if live.topic.is_compressed else "image"
     rclpy.init()
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as cleanup:
         cleanup.callback(rclpy.try_shutdown)
@@ -199,7 +196,7 @@ def run_live(live: LiveRun, console: Console) -> RecordedRun:
         playback = {"bag": str(live.bag), "topic": live.topic.name, "loop": True}
         camera = Process("vla_edge_ros.nodes.bag_camera", playback, folder)
         cleanup.callback(camera.kill)
-        driver.wait_for_image(CompressedImage if compressed else Image, image_topic, camera)
+        driver.wait_for_images(camera)
         driver.change(Transition.TRANSITION_ACTIVATE, "activate", START_TIMEOUT_S)
         driver.watch(live, console)
         driver.change(Transition.TRANSITION_DEACTIVATE, "deactivate", START_TIMEOUT_S)

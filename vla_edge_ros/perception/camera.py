@@ -20,6 +20,7 @@ class CameraPipeline:
     received: messages so far = published + withheld + all of `refused`.
     withheld: whole frames that were not new (a repeated stamp, a frozen picture).
     refused: messages by kind of refusal. last_refusal: the newest one, or None.
+    is_frozen: whether the newest whole frame was one of a frozen camera.
 
     OpenCV is set to one thread for the process: a picture of this size gains nothing from more, and they
     would take the cores that the tick thread and the engine run on.
@@ -31,6 +32,7 @@ class CameraPipeline:
         self.received = self.published = self.withheld = 0
         self.refused = dict.fromkeys(RefusalKind, 0)
         self.last_refusal: Refusal | None = None
+        self.is_frozen = False
         self._buffer = buffer
         self._resizer = resizer
         self._topic = topic
@@ -50,6 +52,7 @@ class CameraPipeline:
             self._resizer.resize(rgb, self._frame)
             stamp_ns = header_stamp_ns(message)
             verdict = self.watch.observe(stamp_ns, receipt_ns, ros_now_ns, zlib.crc32(self._frame))
+            self.is_frozen = verdict.is_frozen
             if verdict.is_new:
                 self._buffer.write(self._frame, stamp_ns, verdict.capture_ns, receipt_ns)
                 self.published += 1
