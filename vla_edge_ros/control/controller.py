@@ -318,7 +318,8 @@ class Controller:
             job.submitted_ns,
             result.started_ns,
             result.finished_ns,
-            self._clock.now_ns(),
+            # The end of the wait that saw it: a replay of that wait at this time sees it too.
+            min(self._clock.now_ns(), until_ns),
             result.stages,
         )
         record.work.append(times)
