@@ -38,8 +38,8 @@ class ActionConfig:
         """Raises PolicyError where `policy` could never move, or not as it means to."""
         if policy.action_period_ns >= self.ttl_ns:
             raise PolicyError(
-                f"policy {policy.name}: its action_period_ms of {policy.action_period_ns / 1e6:g} is not below "
-                f"actions.ttl_ms of {self.ttl_ns / 1e6:g}: every step would be too old; raise actions.ttl_ms"
+                f"policy {policy.name}: its action_period_ms of {policy.action_period_ns / 1e6:g} is not "
+                f"below actions.ttl_ms of {self.ttl_ns / 1e6:g}: every step would be too old; raise it"
             )
         relative = [d.name for d in policy.dimensions if not d.kind.is_absolute]
         if self.anchor == "capture" and relative:
@@ -54,13 +54,13 @@ class ActionConfig:
         dt_ms = policy.action_period_ns / 1e6
         if policy.action_period_ns < self.min_lead_ns and self.anchor == "effect":
             lines.append(
-                f"policy {policy.name}: its action_period_ms of {dt_ms:g} is below actions.min_lead_ms of "
-                f"{self.min_lead_ns / 1e6:g}: the first step of a chunk is dropped, and with it a chunk of one"
+                f"policy {policy.name}: its action_period_ms of {dt_ms:g} is below actions.min_lead_ms "
+                f"of {self.min_lead_ns / 1e6:g}: a chunk loses its first step, and a chunk of one all"
             )
         has_deltas = any(d.kind in (Kind.JOINT_DELTA, Kind.EE_DELTA) for d in policy.dimensions)
         if has_deltas and abs(policy.action_period_ns - self.period_ns) > 0.01 * self.period_ns:
             lines.append(
-                f"policy {policy.name}: its deltas are for {dt_ms:g} ms each and the loop runs every "
-                f"{self.period_ns / 1e6:g} ms, so that motion has another speed; set control.period_ms to match"
+                f"policy {policy.name}: its deltas are for {dt_ms:g} ms each and sent every "
+                f"{self.period_ns / 1e6:g} ms: motion has another speed; set control.period_ms to match"
             )
         return lines

@@ -7,7 +7,7 @@ DECAY_NS = 100_000_000
 
 
 def rest_ns(effect_ns: int, expiry_ns: int) -> int:
-    """When motion that was last decided for `effect_ns` must be zero: no part of it outlives its time to live."""
+    """When a motion whose last step was sent at `effect_ns` must be zero: none outlives its time to live."""
     return min(effect_ns + DECAY_NS, expiry_ns)
 
 

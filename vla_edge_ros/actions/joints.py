@@ -40,9 +40,8 @@ class JointStates:
             self.refused += 1
             return f"joint_states refused: {reason}"
         at = {name: i for i, name in enumerate(names)}
-        self.latest = MeasuredJoints(
-            np.array([positions[at[name]] for name in self._wanted], float), receipt_ns
-        )
+        measured = np.array([positions[at[name]] for name in self._wanted], dtype=float)
+        self.latest = MeasuredJoints(measured, receipt_ns)
         return None
 
     def not_ready(self, now_ns: int) -> str | None:

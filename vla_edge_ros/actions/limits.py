@@ -15,7 +15,7 @@ BRAKING_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of D dimensions: lowest and highest value, speed a second, deceleration a second squared; (D,) float64."""
+    """Of D dimensions: lowest and highest value, greatest speed and deceleration; each (D,) float64."""
 
     low: np.ndarray
     high: np.ndarray
@@ -59,8 +59,9 @@ def limited_waypoints(
     """The steps of a chunk, clamped and no further apart than one control period or their due times allow.
 
     targets: (n, D) steps due at due_ns (n,), all later than effect_ns.
-    position: (D,) where the plan followed so far is at effect_ns, pursued: (D,) the target it is on its way to
-    then. The first step stays near `pursued`, the last command, and can be reached from `position` in time.
+    position: (D,) where the plan followed so far is at effect_ns.
+    pursued: (D,) the target it is on its way to then: the last command. The first step stays near it, and
+    near enough to `position` to be reached in time.
     """
     points = limits.clamp(targets)
     last, last_ns = pursued, effect_ns
@@ -84,10 +85,11 @@ def braking_point(
     """
     speed = np.abs(velocity)
     braking_s = float((speed / limits.max_acceleration).max())
-    is_moving = speed > 0
-    if is_moving.any():
-        room = np.maximum(np.where(velocity > 0, limits.high - position, position - limits.low), 0)
-        braking_s = min(braking_s, float((2 * room[is_moving] / speed[is_moving]).min()))
+    room = np.maximum(np.where(velocity > 0, limits.high - position, position - limits.low), 0)
+    way = speed * braking_s / 2
+    passes = way > room
+    if passes.any():
+        braking_s *= float((room[passes] / way[passes]).min())
     braking_ns = max(round(braking_s * SECOND_NS), least_ns)
     rest = position + velocity * (braking_ns / SECOND_NS / 2)
     return np.clip(rest, np.minimum(limits.low, position), np.maximum(limits.high, position)), braking_ns

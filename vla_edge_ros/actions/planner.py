@@ -112,7 +112,7 @@ class ActionPlanner:
         """What each command group is to do at `effect_ns`: this tick's step, or what its kind holds.
 
         hold_ns: how long since the last fresh tick, 0 on one. A group is left out while one of its dimensions
-        has had neither a step nor a measured position: a made-up value would move the arm or open the gripper.
+        has had neither a step nor a measured position: a made-up value would move the arm or the gripper.
         """
         if self._effect_ns is None or effect_ns > self._effect_ns:
             self._advance(effect_ns, hold_ns)
@@ -168,7 +168,7 @@ class ActionPlanner:
         steps[:, columns] = start[columns] + np.cumsum(steps[:, columns], axis=0)
 
     def _advance(self, effect_ns: int, hold_ns: int) -> None:
-        columns, planned = self._commands.columns, self._trajectories.columns
+        columns = self._commands.columns
         is_over = hold_ns > self._config.max_hold_ns
         step = None if is_over else self._queue.step_at(effect_ns)
         values = self._commands.advance(
@@ -185,7 +185,7 @@ class ActionPlanner:
         self.last_action = action
 
     def _measured(self, effect_ns: int) -> np.ndarray:
-        """(A,) measured positions, NaN where there are none or they were already too old when the tick began."""
+        """(A,) measured positions; NaN where there are none or they were too old when the tick began."""
         measured = np.full(len(self._policy.dimensions), np.nan)
         if self._measured_columns and self._joints.not_ready(effect_ns - self._config.period_ns) is None:
             measured[self._measured_columns] = self._joints.latest.positions

@@ -133,9 +133,9 @@ class Policy:
             is_comparable = statistics.mask[i] and dimension.kind is not Kind.JOINT_DELTA
             if is_comparable and (low < dimension.min or high > dimension.max):
                 lines.append(
-                    f"policy {self.name}: {dimension.name} goes from {low:g} to {high:g} by {statistics.bounds}, "
-                    f"its limits are {dimension.min:g} to {dimension.max:g}: what is beyond is clamped; "
-                    "check the units (degrees?)"
+                    f"policy {self.name}: {dimension.name} is from {low:g} to {high:g} by "
+                    f"{statistics.bounds}, its limits are {dimension.min:g} to {dimension.max:g}: what is "
+                    "beyond is clamped; check the units"
                 )
         return lines
 
@@ -163,7 +163,8 @@ def load_policy(path: Path) -> Policy:
     statistics = load_statistics(path.parent / text(content["statistics"], f"{where}: statistics"), dataset)
     if len(statistics) != len(dimensions):
         raise PolicyError(
-            f"{where}: has {len(dimensions)} dimensions, its statistics {statistics.source} have {len(statistics)}"
+            f"{where}: has {len(dimensions)} dimensions, its statistics {statistics.source} "
+            f"have {len(statistics)}"
         )
     return Policy(name, statistics, period_ns, dimensions, groups)
 
@@ -181,12 +182,11 @@ def _dimension(value: object, where: str) -> Dimension:
         raise PolicyError(
             f"{where}: {kind.value} from {low:g} to {high:g} cannot come to rest, wanted 0 in between"
         )
+    velocity = positive(entry["max_velocity"], f"{where}: max_velocity")
     acceleration = None
     if "max_acceleration" in entry:
         acceleration = positive(entry["max_acceleration"], f"{where}: max_acceleration")
-    return Dimension(
-        name, kind, low, high, positive(entry["max_velocity"], f"{where}: max_velocity"), acceleration
-    )
+    return Dimension(name, kind, low, high, velocity, acceleration)
 
 
 def _group(value: object, where: str) -> Group:
@@ -200,10 +200,9 @@ def _group(value: object, where: str) -> Group:
         raise PolicyError(
             f"{where}: topic {topic!r} is no ROS topic name, wanted one like ~/{interface.value}"
         )
-    joints = sequence(entry["joints"], f"{where}: joints")
-    return Group(
-        name, interface, topic, tuple(text(j, f"{where}: joints[{i}]") for i, j in enumerate(joints))
-    )
+    entries = sequence(entry["joints"], f"{where}: joints")
+    joints = tuple(text(joint, f"{where}: joints[{i}]") for i, joint in enumerate(entries))
+    return Group(name, interface, topic, joints)
 
 
 def _choice(options: type[Enum], value: object, what: str) -> Enum:

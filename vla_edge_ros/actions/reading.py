@@ -1,4 +1,4 @@
-"""Values out of a file that a person or a tool wrote: each reader returns the value or refuses it in one line."""
+"""Values out of files that people write: each reader returns the value or refuses it in one line."""
 
 import math
 from collections.abc import Callable
@@ -37,8 +37,10 @@ def sequence(value: object, what: str) -> list:
 
 
 def text(value: object, what: str) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise PolicyError(f"{what} is {describe(value)}, wanted text; put quotes around a name like on or 1")
+    if not isinstance(value, str) or not value.strip() or not value.isprintable():
+        raise PolicyError(
+            f"{what} is {describe(value)}, wanted one line of text; put quotes around a name like on or 1"
+        )
     return value
 
 

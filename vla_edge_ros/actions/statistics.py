@@ -48,17 +48,15 @@ class Statistics:
 def load_statistics(path: Path, dataset: str | None = None) -> Statistics:
     """Statistics of the actions of one data set; raises PolicyError with one line on what is wrong.
 
-    Three files are understood: OpenVLA's `dataset_statistics.json` (a mapping by data set, each with `action`),
-    a `config.json` that has the same under `norm_stats`, and LeRobot's `stats.json` (`action` at the top).
-    The first two must have q01 and q99, which their policies were trained with. In the third q01 and q99 are
-    used where both are there, else min and max, since older LeRobot files have no quantiles.
+    Three files are understood: OpenVLA's `dataset_statistics.json` (data sets by name, each with `action`), a
+    `config.json` that has the same under `norm_stats`, and LeRobot's `stats.json` (`action` at the top). The
+    first two must have q01 and q99, which their policies are trained with. In the third these are used where
+    they are there, else min and max: older LeRobot files have no quantiles.
     """
     content = read_mapping(path, json.loads)
     if "action" in content and "norm_stats" not in content:
         if dataset is not None:
-            raise PolicyError(
-                f"{path}: is of one data set only, found dataset: {dataset!r}; leave dataset out"
-            )
+            raise PolicyError(f"{path}: is of one data set only; leave dataset: {dataset} out")
         return _read_action(content["action"], f"{path}: action", has_min_max=True)
 
     content = mapping(content.get("norm_stats", content), f"{path}: norm_stats")
