@@ -30,6 +30,7 @@ setup(
         "numpy>=1.23",
         "opencv-python-headless>=4.8",
         "PyYAML>=6.0",
+        "threadpoolctl>=3.1",
         "rosbags>=0.10",
         "mcap>=1.1",
         "zstandard>=0.20",
