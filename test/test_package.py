@@ -79,13 +79,13 @@ def package_xml():
 
 
 def imports(path: Path) -> set[str]:
-    """Names of all modules that a file imports, anywhere in it."""
+    """Names of all modules that a file imports, anywhere in it, and of what it takes from them."""
     names = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            names.add(node.module)
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
     return names
 
 
