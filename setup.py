@@ -34,6 +34,7 @@ setup(
         "rosbags>=0.10",
         "mcap>=1.1",
         "zstandard>=0.20",
+        "lz4>=4.0",
         "safetensors>=0.4",
         "ml_dtypes>=0.3",
         "tokenizers>=0.15",

@@ -119,9 +119,13 @@ def test_everything_imported_is_a_declared_dependency(setup_arguments):
     for extra in ("gpu", "test"):
         declared |= projects(setup_arguments["extras_require"][extra])
     allowed = {*declared, "cuda", *ROS_PACKAGES}
-    for path in SOURCES:
-        undeclared = {name for name in foreign_modules(path) if MODULES_OF.get(name, name) not in allowed}
-        assert not undeclared, f"{path.relative_to(ROOT)} imports {', '.join(undeclared)}"
+    undeclared = {
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in SOURCES
+        for name in foreign_modules(path)
+        if MODULES_OF.get(name, name) not in allowed
+    }
+    assert not undeclared
 
 
 def test_ros_is_imported_only_by_the_nodes():
