@@ -95,6 +95,7 @@ enter_ros() {
   unset ROS_LOCALHOST_ONLY ROS_STATIC_PEERS ROS_DISCOVERY_SERVER
   export ROS_DOMAIN_ID=$((1 + $$ % 100))
   export ROS_AUTOMATIC_DISCOVERY_RANGE=LOCALHOST
+  say "ROS domain $ROS_DOMAIN_ID, on this computer only"
   export AMENT_PREFIX_PATH=$VENV
   export RMW_IMPLEMENTATION=rmw_fastrtps_cpp
   # The wheels are Kilted's: they read this variable, and warn where Humble's and Jazzy's is set too.

@@ -3,9 +3,10 @@
 `python -m vla_edge_ros.parameters --write` writes `docs/parameters.md` and `config/edge.yaml` again.
 """
 
+from vla_edge_ros.parameters.bag_camera_table import BAG_CAMERA
 from vla_edge_ros.parameters.check import ParameterRefused, defaults, validate, validate_all
 from vla_edge_ros.parameters.parameter import Parameter
-from vla_edge_ros.parameters.table import BAG_CAMERA, NODE
+from vla_edge_ros.parameters.table import NODE
 
 __all__ = [
     "BAG_CAMERA",

@@ -3,8 +3,9 @@
 import json
 import textwrap
 
+from vla_edge_ros.parameters.bag_camera_table import BAG_CAMERA
 from vla_edge_ros.parameters.parameter import Parameter, Value
-from vla_edge_ros.parameters.table import BAG_CAMERA, NODE
+from vla_edge_ros.parameters.table import NODE
 
 GROUPS = {
     "camera": "What comes in.",
@@ -20,7 +21,7 @@ GROUPS = {
 PAGE_HEAD = """\
 # Parameters
 
-Generated from `vla_edge_ros/parameters/table.py` by `python -m vla_edge_ros.parameters --write`.
+Generated from `vla_edge_ros/parameters/` by `python -m vla_edge_ros.parameters --write`.
 
 A value that is not allowed is refused with a line that says what is. Whole numbers are taken for doubles.
 The words (tick, hold, pass, slot) are explained in [architecture.md](architecture.md), the decisions in
