@@ -58,8 +58,9 @@ def test_growing_interpolates_linearly_between_pixel_centres():
     assert np.array_equal(resized(grey([[0, 100]]), width=4, height=1), grey([[0, 25, 75, 100]]))
 
 
-def test_area_turns_linear_where_one_axis_grows():
-    source = random_picture(64, 64)
+@pytest.mark.parametrize("size", [(64, 64), (480, 100), (32, 640)])
+def test_area_turns_linear_where_an_axis_grows(size):
+    source = random_picture(*size)
     assert np.array_equal(resized(source), resized(source, interpolation="linear"))
 
 

@@ -126,6 +126,7 @@ def test_no_read_is_torn_while_another_process_publishes_as_fast_as_it_can():
             if meta is not None:
                 assert frame_publisher.is_whole(meta, out)
                 newest = meta.index
+        assert channel.recv(40, socket.MSG_WAITALL) == b"." * 40
 
 
 def test_a_writer_caught_in_the_buffer_being_read_is_noticed():
