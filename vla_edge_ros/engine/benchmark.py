@@ -12,6 +12,7 @@ from vla_edge_ros.engine.interface import (
 )
 from vla_edge_ros.engine.numpy_engine import NumpyEngine
 from vla_edge_ros.engine.recording import NoiseFrames
+from vla_edge_ros.figures import percentiles
 from vla_edge_ros.memory import FRAME_TOKENS, FrameMemory, make_policy
 
 _PROMPT_TOKENS = 20
@@ -22,7 +23,7 @@ def pass_times(spec: EngineSpec, n: int) -> dict:
     """Time `n` passes of the NumPy engine, in this thread and at full memory.
 
     Returns `plan_id`, `passes`, `context_tokens` that each pass attends to, and under `ms`, for each stage
-    and for a pass in `total`, p50, p99, p99_9 and max. Raises EngineError as `NumpyEngine.configure` does.
+    and for a pass in `total`, its percentiles. Raises EngineError as `NumpyEngine.configure` does.
     """
     engine = NumpyEngine(spec, NoiseFrames(spec.seed))
     info = engine.configure()
@@ -39,7 +40,7 @@ def pass_times(spec: EngineSpec, n: int) -> dict:
         "plan_id": info.plan_id,
         "passes": n,
         "context_tokens": _PROMPT_TOKENS + FRAME_TOKENS * (memory.capacity_frames - 1),
-        "ms": {stage: _summary(values) for stage, values in times.items()},
+        "ms": {stage: percentiles([ns / 1e6 for ns in durations]) for stage, durations in times.items()},
     }
 
 
@@ -58,8 +59,3 @@ def _run(engine: NumpyEngine, work: PromptWork | FrameWork) -> WorkResult:
     if result.status is not WorkStatus.DONE:
         raise EngineError(f"a timed pass failed: {result.error}")
     return result
-
-
-def _summary(values_ns: list[int]) -> dict[str, float]:
-    percentiles = {"p50": 50, "p99": 99, "p99_9": 99.9, "max": 100}
-    return {name: float(np.percentile(values_ns, rank)) / 1e6 for name, rank in percentiles.items()}
