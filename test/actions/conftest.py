@@ -33,16 +33,16 @@ class Loop:
     """Ticks of 33 ms with the effect time at the end of each; the frame is 45 ms old at the effect time."""
 
     planner: ActionPlanner
+    names: list
     effect_ns: int = 10_000 * MS
     fresh_ns: int = 0
     trajectories: list = field(default_factory=list)
     accepted: object = None
-    tokens = staticmethod(lambda *rows: tokens_of(*rows))
 
     def see(self, *positions, names=None):
         """Measured joints, received just now."""
         if names is None:
-            names = [d.name for d in self.planner._policy.dimensions]
+            names = self.names
         return self.planner.observe_joints(names, positions, [], self.effect_ns)
 
     def fresh(self, *rows, capture_ms=45, ticks=1):
@@ -63,17 +63,17 @@ class Loop:
         start_ns = self.effect_ns
         return self.planner.cancel(start_ns, start_ns + PERIOD_NS, start_ns + PERIOD_NS)
 
+    @staticmethod
+    def tokens(*rows):
+        """The ids whose bins are nearest to `rows` of values in [-1, 1]."""
+        edges = np.linspace(-1.0, 1.0, 256)
+        centres = (edges[:-1] + edges[1:]) / 2
+        values = np.array(rows, float)
+        return (VOCABULARY - 1 - np.abs(values[..., None] - centres).argmin(-1)).astype(np.int32)
+
     def _commands(self):
         commands = self.planner.commands(self.effect_ns, self.effect_ns - self.fresh_ns)
         return {command.group: list(command.values) for command in commands}
-
-
-def tokens_of(*rows):
-    """The ids whose bins are nearest to `rows` of values in [-1, 1]."""
-    edges = np.linspace(-1.0, 1.0, 256)
-    centres = (edges[:-1] + edges[1:]) / 2
-    values = np.array(rows, float)
-    return (VOCABULARY - 1 - np.abs(values[..., None] - centres).argmin(-1)).astype(np.int32)
 
 
 @pytest.fixture(scope="session")
@@ -92,6 +92,7 @@ def loop_of():
     def make(dimensions, interface="trajectory", config=None, policy=None, **options):
         policy = policy or make_policy(dimensions, interface, **options)
         config = {"min_lead_ns": 10 * MS} | (config or {})
-        return Loop(ActionPlanner(policy, ActionConfig(PERIOD_NS, **config)))
+        planner = ActionPlanner(policy, ActionConfig(PERIOD_NS, **config))
+        return Loop(planner, [dimension.name for dimension in policy.dimensions])
 
     return make

@@ -129,6 +129,14 @@ def test_old_joint_states_are_no_start(loop_of, row):
     assert loop.trajectories == []
 
 
+def test_a_plan_that_was_never_sent_is_not_sent_for_a_later_chunk(loop_of, row):
+    loop = loop_of({"a": "position"})
+    loop.see(0.0)
+    loop.planner.accept(loop.tokens(row(1)), VOCABULARY, loop.effect_ns, loop.effect_ns)
+    loop.fresh(row(1), ticks=10)
+    assert loop.trajectories == []
+
+
 # Cancelling
 
 
@@ -252,13 +260,20 @@ def test_before_any_step_a_position_is_held_where_the_arm_was_first_seen(loop_of
     assert loop.hold() == {"group": [1.7]}
 
 
+def test_without_joint_states_no_position_is_commanded(loop_of, row):
+    loop = loop_of({"a": "position"}, interface="command")
+    assert loop.fresh(row(0.5)) == {}
+    assert loop.hold() == {}
+    assert loop.planner.last_action == pytest.approx([0.5], abs=1 / 255)
+
+
 def test_a_position_measured_too_long_ago_is_not_held(loop_of):
     loop = loop_of({"a": "position"}, interface="command")
     loop.see(0.4)
     assert loop.hold(ticks=5) == {}
 
 
-def test_a_gripper_is_not_commanded_before_its_first_step_and_latched_ever_after(loop_of, row):
+def test_a_gripper_is_not_commanded_before_its_first_step_and_latched_afterwards(loop_of, row):
     loop = loop_of([Dimension("gripper", Kind.GRIPPER, 0, 1, 100.0)], interface="command")
     assert loop.planner.is_ready(loop.effect_ns) is None
     assert loop.hold() == {}
@@ -267,8 +282,13 @@ def test_a_gripper_is_not_commanded_before_its_first_step_and_latched_ever_after
     assert loop.hold(30) == closed
     loop.cancel()
     assert loop.hold() == closed
+
+
+def test_what_a_gripper_was_to_do_while_disabled_is_not_sent_on_enabling(loop_of, row):
+    loop = loop_of({"g": "gripper", "x": "ee_delta"}, interface="command")
+    loop.fresh(row(0.4, 0.1))
     loop.planner.reset()
-    assert loop.hold() == closed
+    assert loop.hold() == {}
 
 
 @pytest.mark.parametrize("kind", ["velocity", "ee_delta"])
@@ -309,6 +329,16 @@ def test_before_silence_positions_and_grippers_stay_as_they_are(loop_of, row):
     before = loop.fresh(row(0, 0.5, 1))["group"]
     (rest,) = loop.planner.rest_commands()
     assert list(rest.values) == [*before[:2], 0.0]
+
+
+@pytest.mark.parametrize("kind", ["velocity", "ee_delta"])
+def test_a_motion_is_zero_until_its_first_step_and_again_after_a_reset(loop_of, row, kind):
+    loop = loop_of({"a": kind}, interface="command", config=LONG_LIFE)
+    assert loop.hold() == {"group": [0.0]}
+    loop.fresh(*[row(1)] * 8)
+    loop.planner.reset()
+    assert loop.planner.steps_dropped == 7
+    assert loop.hold() == {"group": [0.0]}
 
 
 def test_a_velocity_is_bounded_by_its_range_and_its_greatest_speed(loop_of, row):

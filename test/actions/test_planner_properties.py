@@ -131,7 +131,7 @@ def run(policy_of, events, action_period_ms, anchor="effect"):
             chunk_end_ns = min(chunk_end_ns, effect_ns)
             if kind == "enable":
                 planner.reset()
-                robot.sent = {name: value for name, value in robot.sent.items() if name == "g"}
+                robot.sent = {}
                 assert planner.last_action is None
             continue
         effect_ns += event[1] * PERIOD_NS

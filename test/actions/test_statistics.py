@@ -94,11 +94,12 @@ def test_bad_statistics_are_refused_by_file_key_and_dimension(load, change, said
     assert said in refusal(load, {"data": {"action": ACTION | change}})
 
 
-@pytest.mark.parametrize("key", ["q01", "q99"])
-def test_openvla_statistics_without_quantiles_are_refused_even_where_extremes_are_there(load, key):
+@pytest.mark.parametrize("missing", [["q01"], ["q99"], ["q01", "q99"]])
+def test_openvla_statistics_without_quantiles_are_refused_even_where_extremes_are_there(load, missing):
     action = ACTION | {"min": [-1.0, 0.0, 0.0], "max": [1.0, 4.0, 1.0]}
-    del action[key]
-    assert f"data.action has no '{key}'" in refusal(load, {"data": {"action": action}})
+    for key in missing:
+        del action[key]
+    assert f"data.action has no '{missing[0]}'" in refusal(load, {"data": {"action": action}})
 
 
 def test_one_quantile_alone_is_refused_in_lerobot_statistics_too(load):

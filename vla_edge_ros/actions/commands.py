@@ -35,13 +35,11 @@ class CommandGroups:
                 command = GroupCommand(group.name, group.joints, array("d", [0.0] * len(group.joints)))
                 indices = [names.index(joint) for joint in group.joints]
                 self._outputs.append((command, np.frombuffer(command.values), indices))
-        self._last = np.full(len(dimensions), np.nan)
         self.reset()
 
     def reset(self) -> None:
-        """Nothing has been sent, but for grippers: theirs still have their last value."""
-        self._last[self._is_motion] = 0.0
-        self._last[self._needs_start] = np.nan
+        """Nothing has been sent."""
+        self._last = np.where(self._is_motion, 0.0, np.nan)
         self._last_ns: int | None = None
         self._zero_ns = 0
         self.restart()
