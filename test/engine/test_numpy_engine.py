@@ -330,6 +330,8 @@ def test_blas_threads_are_limited_while_the_engine_lives():
     assert threads() == before
 
 
-def test_the_plan_names_numpys_blas():
-    assert Robot().info.plan_id.startswith("numpy-")
-    assert "unknown" not in Robot().info.plan_id
+def test_the_engine_says_what_fixes_its_sums_and_its_seed():
+    info = Robot().info
+    assert info.plan_id.startswith("numpy-")
+    assert "unknown" not in info.plan_id
+    assert info.notes == ("decoder and vision weights are random, of seed 0",)
