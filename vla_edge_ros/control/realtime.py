@@ -40,15 +40,6 @@ def sleep_until(until_ns: int) -> None:
         raise OSError(error, os.strerror(error))
 
 
-def next_tick(tick: int, now_ns: int, start_ns: int, period_ns: int) -> int:
-    """The tick after `tick`: the following one, or the one whose period it now is; those between are missed.
-
-    Tick k's period is [start_ns + k * period_ns, start_ns + (k + 1) * period_ns). Never a burst: a tick is
-    skipped once its whole period has passed.
-    """
-    return max(tick + 1, (now_ns - start_ns) // period_ns)
-
-
 def apply_realtime(priority: int) -> list[str]:
     """Make this process keep time as well as it is allowed to; one warning for each thing refused.
 
@@ -68,7 +59,7 @@ def set_exact_timers() -> None:
 
 
 def set_fifo_priority(priority: int) -> str:
-    """Give every thread of this process SCHED_FIFO at `priority` (1 to 99); the refusal in one line, or empty.
+    """Give every thread of this process SCHED_FIFO at `priority` (1 to 99); the refusal, or an empty text.
 
     All of them, since the priority is a ROS parameter: it is known only when DDS has threads already.
     """

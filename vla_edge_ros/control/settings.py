@@ -108,6 +108,7 @@ def stamp_watch(parameters: Parameters) -> StampWatch:
     return StampWatch(
         foreign_after_ns=ns(parameters["camera.foreign_clock_ms"]),
         frozen_after=parameters["camera.frozen_after_frames"],
+        withhold_frozen=parameters["camera.withhold_frozen"],
     )
 
 

@@ -14,7 +14,7 @@ from vla_edge_ros.evaluation.recording_files import open_storage, recording_file
 _LISTED_TOPICS = 12
 
 
-class BagRefused(Exception):
+class BagRefused(UserError):
     """A recording cannot be used; the message is one printable line for the user."""
 
     def __init__(self, message: str) -> None:

@@ -146,7 +146,7 @@ class EdgeNode(LifecycleNode):
     def _configure(self) -> None:
         self._values = values = parameters.validate_all(self._values)
         policy = settings.policy_of(values)
-        for warning in [*apply_realtime(values["control.priority"]), *policy.warnings]:
+        for warning in apply_realtime(values["control.priority"]):
             self.get_logger().warning(warning)
         warm_up(CompressedImage if values["camera.is_compressed"] else Image, JointState, String)
 
@@ -164,6 +164,8 @@ class EdgeNode(LifecycleNode):
         self._controller = settings.build_controller(
             values, policy, self._steady_clock, self._engine, info, self._frames, self._supervisor.replace
         )
+        for warning in self._controller.planner.warnings:
+            self.get_logger().warning(warning)
         self._prompter = settings.Prompter(values)
         self._text: str | None = None
         self._instruct(values["instruction.initial"])
@@ -236,7 +238,7 @@ class EdgeNode(LifecycleNode):
         receipt_ns, ros_now_ns = self._steady_clock.pair()
         verdict = self._camera.on_image(message, receipt_ns, ros_now_ns)
         if verdict.reason:
-            self.get_logger().warning(verdict.reason, throttle_duration_sec=5.0)
+            self.get_logger().warning(f"image: {verdict.reason}", throttle_duration_sec=5.0)
         if self._recorder is not None and not isinstance(verdict, Refusal) and verdict.is_new:
             self._recorder.put(self._frames.peek())
 

@@ -20,6 +20,7 @@ from lifecycle_msgs.srv import ChangeState
 from rclpy.executors import SingleThreadedExecutor
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
+
 from vla_edge_ros.errors import UserError
 from vla_edge_ros.evaluation.bags import TopicInfo
 from vla_edge_ros.evaluation.playback import read_stamps_line
