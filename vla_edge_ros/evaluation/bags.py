@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import zstandard
 
+from vla_edge_ros.errors import UserError
 from vla_edge_ros.evaluation.message_types import COMPRESSED_IMAGE, IMAGE, STRING, deserialise, stamp_ns
 from vla_edge_ros.evaluation.recording import ZSTD_MAGIC, Storage, StorageError
 from vla_edge_ros.evaluation.recording_files import open_storage, recording_files
