@@ -64,12 +64,6 @@ CAMERA = (
     Parameter(
         "camera.withhold_frozen",
         True,
-        "Whether the picture of a frozen camera is withheld, so that ticks become holds. Turn it off for a "
-        "simulator without noise, whose picture may stand still honestly.",
-    ),
-    Parameter(
-        "camera.withhold_frozen",
-        True,
         "Whether the frames of a frozen camera are withheld, so that the newest one grows old and the loop "
         "holds. A simulator that renders without noise can stand still honestly: false there.",
     ),
