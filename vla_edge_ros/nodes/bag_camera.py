@@ -32,7 +32,7 @@ from vla_edge_ros.evaluation.playback import PlaybackSchedule
 from vla_edge_ros.evaluation.prefetch import Prefetch
 from vla_edge_ros.nodes.bag_camera_parameters import CAMERA_PARAMETERS, BadParameter, CameraOptions
 
-_PREFETCH_BYTES = 64_000_000
+_PREFETCH_ITEMS, _PREFETCH_BYTES = 64, 64_000_000
 _NS_PER_S = 1_000_000_000
 _LAP_END = object()
 
@@ -63,7 +63,7 @@ class BagCamera(Node):
         self.failure: Exception | None = None
         self._worst_lateness_ns = 0
         self._stop = threading.Event()
-        self._prefetch = Prefetch(self._messages(), _PREFETCH_BYTES)
+        self._prefetch = Prefetch(self._messages(), _PREFETCH_ITEMS, _PREFETCH_BYTES)
         self._player = threading.Thread(target=self._play, name="bag_camera")
 
     @property
@@ -146,6 +146,7 @@ class BagCamera(Node):
 
     def _play(self) -> None:
         try:
+            self._prefetch.wait_until_full()
             self._wait_for_subscriber()
             self._stop.wait(self._options.start_delay_ms / 1e3)
             self._play_laps()
@@ -239,13 +240,13 @@ class BagCamera(Node):
 
 
 def main(argv: list[str] | None = None) -> int:
-    # rclpy's own handlers shut its context down under the publishing thread.
-    rclpy.init(args=argv, signal_handler_options=SignalHandlerOptions.NO)
     signals = (signal.SIGINT, signal.SIGTERM)
     for number in signals:
         signal.signal(number, signal.default_int_handler)
     node = None
     try:
+        # rclpy's own handlers shut its context down under the publishing thread.
+        rclpy.init(args=argv, signal_handler_options=SignalHandlerOptions.NO)
         node = BagCamera()
         executor = SingleThreadedExecutor()
         executor.add_node(node)
