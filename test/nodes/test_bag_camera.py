@@ -182,9 +182,9 @@ def test_a_looping_camera_goes_on_with_rising_stamps_and_ends_on_sigterm(listene
     ("parameters", "exit_code", "line"),
     [
         ({"bag": "/nowhere/at/all"}, 2, "/nowhere/at/all: no such file or folder"),
-        ({}, 2, "parameter bag is empty"),
-        ({"bag": "x", "rate": 0}, 2, "wanted a number from 0.01 to 100"),
-        ({"bag": "x", "qos_reliability": "maybe"}, 2, "wanted best_effort or reliable"),
+        ({}, 2, "bag: it is empty"),
+        ({"bag": "x", "rate": 0}, 2, "must be a number from 0.01 to 100"),
+        ({"bag": "x", "qos_reliability": "maybe"}, 2, "must be one of best_effort, reliable"),
         ({"bag": "SEVERAL"}, 2, "name one of several image topics: /left"),
         ({"bag": "CUT"}, 3, "truncated after 10 messages"),
         ({"bag": "CUT", "allow_truncated": "true"}, 0, "truncated after 10 messages"),
