@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 
 from vla_edge_ros.control import settings
-from vla_edge_ros.evaluation import summary
+from vla_edge_ros.evaluation import run_document
 from vla_edge_ros.evaluation.arguments import add_run_arguments, given_parameters, positive
 from vla_edge_ros.evaluation.bags import open_bag
 from vla_edge_ros.evaluation.film import film_frames
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
             write_report(_make_room(args.report), document, {document["policy"]: strip})
         truncated_after = bag.truncated_after
     console.print(summary_table(document))
-    for part in summary.OUTCOME:
+    for part in run_document.OUTCOME:
         console.print(f"{part}_sha256 {document[f'{part}_sha256']}", highlight=False, soft_wrap=True)
     if truncated_after is not None:
         console.print(
@@ -69,13 +69,13 @@ def _document(bag: str, topic: str, values: dict, replayed: Replay) -> dict:
     records = [record.to_json() for record in replayed.records]
     return {
         "kind": "replay",
-        **summary.header(bag, topic, values, settings.describe_engine(values, replayed.info)),
-        **summary.summarise(records),
+        **run_document.header(bag, topic, values, settings.describe_engine(values, replayed.info)),
+        **run_document.summarise(records),
         "frames": replayed.camera.received,
         "frames_refused": sum(replayed.camera.refused.values()),
         "evictions": {values["memory.policy"]: len(replayed.journal)},
-        **summary.outcome(records),
-        "records": [summary.row(record) for record in records],
+        **run_document.outcome(records),
+        "records": [run_document.row(record) for record in records],
     }
 
 

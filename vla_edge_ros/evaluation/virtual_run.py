@@ -212,7 +212,7 @@ class _Rig:
 
 def _images_of(recorded: RecordedRun, bag: Bag, topic: str) -> Iterator[tuple[FrameMeta, int, BagImage]]:
     """Each recorded frame with its place in the bag and its image, found by the stamp it was played under."""
-    laps = [Lap(**lap) for lap in recorded.run.get("laps", [])] or [Lap(0, 0, 1.0)]
+    laps = [Lap(**lap) for lap in recorded.run.get("laps", [])] or [Lap(0, 0)]
     ordinals: dict[int, int] = {}
     for ordinal, image in enumerate(bag.images(topic)):
         ordinals.setdefault(image.stamp_ns, ordinal)

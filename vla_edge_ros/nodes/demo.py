@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from vla_edge_ros.evaluation import summary
+from vla_edge_ros.evaluation import run_document
 from vla_edge_ros.evaluation.arguments import add_run_arguments, given_parameters, positive
 from vla_edge_ros.evaluation.bags import Bag, TopicInfo, open_bag
 from vla_edge_ros.evaluation.film import film_frames
@@ -61,7 +61,7 @@ def _evaluate(
     bag: Bag, topic: TopicInfo, values: dict, recorded: RecordedRun, console: Console
 ) -> tuple[dict, dict[str, list[FilmFrame]]]:
     """The demo's document, and what each policy would remember at the end."""
-    live = summary.outcome(recorded.ticks)
+    live = run_document.outcome(recorded.ticks)
     strips: dict[str, list[FilmFrame]] = {}
     evictions: dict[str, int] = {}
     for policy in POLICIES:
@@ -70,8 +70,8 @@ def _evaluate(
             strips[policy] = film_frames(bag, topic.name, replayed.remembered)
         evictions[policy] = len(replayed.journal)
         if policy == values["memory.policy"]:
-            again = summary.outcome([record.to_json() for record in replayed.records])
-            differing = [part for part in summary.OUTCOME if again[part] != live[part]]
+            again = run_document.outcome([record.to_json() for record in replayed.records])
+            differing = [part for part in run_document.OUTCOME if again[part] != live[part]]
     if differing:
         console.print(f"replayed at its own times the run has other {', '.join(differing)}", style="bold red")
     else:
@@ -79,15 +79,15 @@ def _evaluate(
     bare_loop = recorded.end["bare_loop"]
     document = {
         "kind": "demo",
-        **summary.header(bag.path.name, topic.name, values, recorded.run["engine"]),
-        **summary.summarise(recorded.ticks),
+        **run_document.header(bag.path.name, topic.name, values, recorded.run["engine"]),
+        **run_document.summarise(recorded.ticks),
         "frames": len(recorded.frames),
         "bare_loop_late": bare_loop["late"],
         "bare_loop": bare_loop,
         "evictions": evictions,
         "replay_is_equal": not differing,
         **live,
-        "rows": [summary.row(record) for record in recorded.ticks],
+        "rows": [run_document.row(record) for record in recorded.ticks],
         **recorded.to_document(),
     }
     return document, strips
