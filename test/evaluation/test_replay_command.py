@@ -46,7 +46,7 @@ def test_the_report_is_written_where_it_is_asked_for(capsys, tmp_path):
         (["SAMPLE", "--param", "memory.slots=3"], "memory.slots: 3 is not allowed"),
         (
             ["SAMPLE", "--param", "engine.model=nothing"],
-            "neither a preset (tiny, qwen2.5-coder-1.5b) nor a directory",
+            "neither a preset (tiny, qwen2.5-coder-1.5b) nor",
         ),
         (["SAMPLE", "--instruction", "x" * 5000], "shorten them or raise memory."),
         (["SAMPLE", "--times", "/nowhere.json"], "/nowhere.json: holds no times of a recorded run"),

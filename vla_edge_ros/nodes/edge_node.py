@@ -35,7 +35,7 @@ from vla_edge_ros.control import settings
 from vla_edge_ros.control.bare_loop import BareLoop
 from vla_edge_ros.control.clock import SteadyClock
 from vla_edge_ros.control.controller import ClockJump, Enable, Event, Instruction, ResetMemory
-from vla_edge_ros.control.realtime import apply_realtime, fifo_priority
+from vla_edge_ros.control.realtime import apply_realtime, fifo_priority, step_above_others
 from vla_edge_ros.control.recorder import Recorder
 from vla_edge_ros.control.tick_thread import TickThread
 from vla_edge_ros.engine.interface import EngineInfo
@@ -135,12 +135,17 @@ class EdgeNode(LifecycleNode):
                 schedule.period_ns,
                 times.cutoff_ns - times.start_ns,
                 times.effect_ns - times.start_ns,
-                fifo_priority(),
+                fifo_priority() and fifo_priority() + 1,
             )
         gc.collect()
         gc.freeze()
         self._tick_thread = TickThread(
-            self._controller, schedule, self._steady_clock, self._sink, self._on_tick_error
+            self._controller,
+            schedule,
+            self._steady_clock,
+            self._sink,
+            step_above_others,
+            self._on_tick_error,
         )
 
     def _configure(self) -> None:
