@@ -169,7 +169,10 @@ def test_reading_an_evicted_slot_fails_the_pass_and_the_engine_for_good():
     robot = Robot()
     robot.look()
     work = robot.work()
-    robot.engine.evict(work.context_slots[-1:])
+    forgotten = work.context_slots[-1:]
+    robot.engine.evict(forgotten)
+    assert np.isnan(robot.engine.decoder.cached_keys[:, forgotten]).all()
+    assert np.isnan(robot.engine.decoder.cached_values[:, forgotten]).all()
     result = robot.run(work)
     assert result.status is WorkStatus.FAILED
     assert result.error == "the logits of decode step 0 are not finite: the engine must be replaced"

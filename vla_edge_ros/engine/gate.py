@@ -172,6 +172,8 @@ def run_gate(n_configurations: int = 4, seed: int = 0, directory: Path | None = 
     `faults` (by name, the report of the engine that has it, and whether it was `detected`). Raises
     EngineError where torch or transformers is missing, or a model is refused.
     """
+    if directory is not None:
+        open_weights(str(directory), seed)
     configs = {"tiny": PRESETS["tiny"]}
     configs |= {f"random {seed + n}": random_config(seed + n) for n in range(n_configurations)}
     models = {}
