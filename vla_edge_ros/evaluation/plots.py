@@ -7,6 +7,7 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from vla_edge_ros.evaluation.plot_style import COLOUR, RC_PARAMS, to_svg
 from vla_edge_ros.evaluation.summary import STAGES, ordered_decisions
@@ -130,7 +131,7 @@ def histogram_plot(run: dict) -> str:
             counts, edges = np.histogram(values, bins=36, range=(low, high))
             axes.stairs(counts, edges, fill=True, color=COLOUR[stage], alpha=0.85)
             axes.set_ylim(0, 1.3 * counts.max())
-            axes.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(3))
+            axes.xaxis.set_major_locator(MaxNLocator(3))
             for value, label, alignment in ((p50, "p50", "left"), (p99, "p99", "right")):
                 axes.axvline(value, color=COLOUR["ink"], lw=0.8, ls=":")
                 axes.text(value, 1.28 * counts.max(), f" {label} ", ha=alignment, va="top", fontsize=7.5)
