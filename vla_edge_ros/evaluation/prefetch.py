@@ -54,11 +54,11 @@ class Prefetch(Generic[Item]):
             self._changed.wait_for(lambda: self._is_full or self._is_drained or self._is_stopped)
 
     def stop(self) -> None:
-        """End the iteration and the thread; safe to call from a signal's thread and twice."""
+        """End the iteration; a read that is under way may outlive this by the time it takes."""
         with self._changed:
             self._is_stopped = True
             self._changed.notify_all()
-        self._thread.join()
+        self._thread.join(timeout=1.0)
 
     def _wait_for_room(self, size_bytes: int) -> None:
         def has_room() -> bool:

@@ -85,9 +85,9 @@ class BagCamera(Node):
 
     def destroy_node(self) -> None:
         self._stop.set()
+        self._prefetch.stop()
         if self._player.ident is not None:
             self._player.join()
-        self._prefetch.stop()
         self._bag.close()
         super().destroy_node()
 
