@@ -228,7 +228,7 @@ def test_a_reset_in_the_middle_of_a_pass_lets_its_frame_not_into_the_new_memory(
 def test_evicted_slots_are_told_to_the_engine_and_journalled():
     rig = Rig(n_slots=10 + 8 + 3 * 32)
     records = rig.run(10)
-    journal = [line for record in records for line in record.evicted]
+    journal = [line for record in records for line in record.journal]
     assert [line["frame"] for line in journal] == [r.frame_index for r in records if r.submitted_work][
         : len(journal)
     ]

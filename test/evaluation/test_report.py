@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from vla_edge_ros.evaluation.figures import percentiles
 from vla_edge_ros.evaluation.filmstrip import FilmFrame, film_strip
 from vla_edge_ros.evaluation.plots import decision_plot, histogram_plot, latency_plot, memory_plot
 from vla_edge_ros.evaluation.report import report, write_report
 from vla_edge_ros.evaluation.report_style import STYLE
 from vla_edge_ros.evaluation.summary import summary_table
+from vla_edge_ros.figures import percentiles
 
 STAGE_MS = {"copy_ms": 0.5, "vision_ms": 1.5, "prefill_ms": 6.0, "decode_ms": 12.0}
 PERIOD_NS = 33_333_333
@@ -47,7 +47,7 @@ def a_run(**changes: object) -> dict:
         "policy": "fifo",
         "engine": {"backend": "numpy", "model": "tiny"},
         "machine": {"cpu": "a cpu"},
-        "parameters": {"period_ms": 33.333, "deadline_ms": 33.0, "margin_ms": 2.0},
+        "parameters": {"control.period_ms": 33.333, "control.deadline_ms": 33.0, "control.margin_ms": 2.0},
         "ticks": 60,
         "frames": 120,
         "fresh": 58,

@@ -382,8 +382,8 @@ class Controller:
         """Make room by the eviction policy and start a pass over what is then retained."""
         for evicted in self.memory.make_room(record.tick):
             self._engine.evict(evicted.slots)
-            record.evicted.append(evicted.to_json())
-        self.totals.evictions += len(record.evicted)
+            record.journal.append(evicted.to_json())
+        self.totals.evictions += len(record.journal)
         work = FrameWork(
             self._next_work(), self.memory.context_slots(), self.memory.frame_slots, self.memory.action_slots
         )

@@ -32,7 +32,7 @@ class TickRecord:
     submitted_work: the pass that this tick began.
     work: results that this tick collected, the late ones of earlier ticks included.
     top_probability, entropy: mean over the A tokens of the last pass that this tick collected.
-    evicted: lines of the eviction journal (`Evicted.to_json`).
+    journal: lines of the eviction journal (`Evicted.to_json`).
     action: the A values of this tick's step in policy units, limited as they would be sent.
     is_late: the last publish of the tick returned after its effect time.
     """
@@ -59,7 +59,7 @@ class TickRecord:
     steps_left: int = 0
     steps_dropped: int = 0
     retained_frames: int = 0
-    evicted: list[dict] = field(default_factory=list)
+    journal: list[dict] = field(default_factory=list)
     events: list[dict] = field(default_factory=list)
     hold_ns: int = 0
     skipped_ticks: int = 0

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import cv2
 import numpy as np
 
-from vla_edge_ros.evaluation.figures import in_words
+from vla_edge_ros.figures import in_words
 
 _THUMBNAIL_WIDTH = 144
 _JPEG_QUALITY = 82

@@ -30,8 +30,8 @@ def latency_plot(run: dict) -> str:
     With more ticks than there is room for bars, each bar is the slowest pass of its stretch.
     """
     parameters = run.get("parameters") or {}
-    deadline_ms = _finite(parameters.get("deadline_ms"))
-    margin_ms = _finite(parameters.get("margin_ms")) or 0.0
+    deadline_ms = _finite(parameters.get("control.deadline_ms"))
+    margin_ms = _finite(parameters.get("control.margin_ms")) or 0.0
     t = times_s(run)
     with matplotlib.rc_context(RC_PARAMS):
         figure, (axes,) = _over_time(3.0, top_in=0.35)
@@ -266,7 +266,7 @@ def _column(run: dict, name: str) -> np.ndarray:
 
 
 def _period_s(run: dict) -> float:
-    return (_finite((run.get("parameters") or {}).get("period_ms")) or 33.333) / 1e3
+    return (_finite((run.get("parameters") or {}).get("control.period_ms")) or 33.333) / 1e3
 
 
 def _finite(value: object) -> float:

@@ -12,7 +12,8 @@ from vla_edge_ros.evaluation.arguments import add_run_arguments, given_parameter
 from vla_edge_ros.evaluation.bags import open_bag
 from vla_edge_ros.evaluation.film import film_frames
 from vla_edge_ros.evaluation.recorded_run import RecordedRun
-from vla_edge_ros.evaluation.report import summary_table, write_report
+from vla_edge_ros.evaluation.report import write_report
+from vla_edge_ros.evaluation.summary import summary_table
 from vla_edge_ros.evaluation.virtual_run import Replay, replay, replay_recorded
 from vla_edge_ros.parameters import validate_all
 
@@ -75,7 +76,7 @@ def _document(bag: str, topic: str, values: dict, replayed: Replay) -> dict:
         "frames_refused": sum(replayed.camera.refused.values()),
         "evictions": {values["memory.policy"]: len(replayed.journal)},
         **run_document.outcome(records),
-        "records": [run_document.row(record) for record in records],
+        "records": [record | run_document.row(record) for record in records],
     }
 
 

@@ -3,11 +3,11 @@
 import html
 from pathlib import Path
 
-from vla_edge_ros.evaluation.figures import NOTHING, in_words
 from vla_edge_ros.evaluation.filmstrip import FilmFrame, film_strip
 from vla_edge_ros.evaluation.plots import decision_plot, histogram_plot, latency_plot, memory_plot, times_s
 from vla_edge_ros.evaluation.report_style import STYLE
 from vla_edge_ros.evaluation.summary import Section, sorted_stages, summary
+from vla_edge_ros.figures import NOTHING, in_words
 
 _BOX_NOTE = {True: "this run", False: "replayed over the same recording"}
 
@@ -59,7 +59,7 @@ def _facts(run: dict) -> str:
     engine = run.get("engine") or {}
     facts += [("engine", engine.get("backend")), ("model", engine.get("model"))]
     machine = run.get("machine") or {}
-    facts += [("on", machine.get("cpu") or machine.get("name"))]
+    facts += [("on", machine.get("processor"))]
     return " · ".join(f"{name} {html.escape(str(value))}" for name, value in facts if value)
 
 
@@ -68,7 +68,7 @@ def _cards(run: dict) -> list[str]:
     ratio, late = run.get("fresh_ratio"), run.get("late_publishes")
     bare = run.get("bare_loop_late")
     pass_p99 = ((run.get("latency_ms") or {}).get("pass") or {}).get("p99")
-    deadline_ms, margin_ms = parameters.get("deadline_ms"), parameters.get("margin_ms") or 0.0
+    deadline_ms, margin_ms = parameters.get("control.deadline_ms"), parameters.get("control.margin_ms") or 0.0
     cutoff_ms = None if deadline_ms is None else deadline_ms - margin_ms
     beside = "" if bare is None else f", {in_words(bare)} in a bare loop beside it"
     evicted = (run.get("evictions") or {}).get(run.get("policy"))

@@ -16,26 +16,15 @@ STAGES = ("copy", "vision", "prefill", "decode")
 
 
 def row(record: dict) -> dict:
-    """A record (`TickRecord.to_json`) with what the report draws, in ms; None where the tick has none."""
+    """What the report draws beside a record (`TickRecord.to_json`) itself; None where the tick has none."""
     own = next((work for work in record["work"] if work["work_id"] == record["submitted_work"]), None)
     stages = {f"{stage}_ms": _ms(own and own["stages"][f"{stage}_ns"]) for stage in STAGES}
     return {
-        "tick": record["tick"],
-        "scheduled_ns": record["scheduled_ns"],
-        "started_ns": record["started_ns"],
-        "published_ns": record["published_ns"],
-        "decision": record["decision"],
-        "reason": record["reason"],
-        "is_late": record["is_late"],
-        "frame_index": record["frame_index"],
-        "frame_stamp_ns": record["frame_stamp_ns"],
         "frame_age_ms": _ms(record["frame_age_ns"]),
         "predicted_ms": _ms(record["predicted_ns"]),
         "pass_ms": _ms(own and own["finished_ns"] - own["submitted_ns"]),
         **stages,
-        "retained_frames": record["retained_frames"],
-        "evicted": [line["frame"] for line in record["evicted"]],
-        "action": record["action"],
+        "evicted": [line["frame"] for line in record["journal"]],
     }
 
 
@@ -64,10 +53,10 @@ def summarise(records: list[dict]) -> dict:
         "late_publishes": sum(record["is_late"] for record in records),
         "skipped_ticks": sum(record["skipped_ticks"] for record in records),
         "decision_counts": {d.value: decisions.count(d.value) for d in Decision if d.value in decisions},
-        "latency_ms": {
-            stage: percentiles([r[key] for r in rows if r[key] is not None]) for stage, key in latency.items()
-        },
-        "start_error_ms": percentiles([(r["started_ns"] - r["scheduled_ns"]) / 1e6 for r in records]),
+        "latency_ms": {stage: percentiles(r[key] for r in rows) for stage, key in latency.items()},
+        "start_error_ms": percentiles(
+            [(record["started_ns"] - record["scheduled_ns"]) / 1e6 for record in records]
+        ),
     }
 
 
@@ -76,7 +65,7 @@ def outcome(records: list[dict]) -> dict:
     parts = {
         "decisions": [[record["tick"], record["decision"]] for record in records],
         "actions": [[record["tick"], record["action"]] for record in records],
-        "journal": [line for record in records for line in record["evicted"]],
+        "journal": [line for record in records for line in record["journal"]],
     }
     return parts | {f"{name}_sha256": canonical_sha256(part) for name, part in parts.items()}
 

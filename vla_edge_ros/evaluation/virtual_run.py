@@ -51,8 +51,8 @@ class Replay:
     """What a replay did.
 
     journal: every eviction, as `Evicted.to_json`.
-    remembered: (receipt_ns, ordinal) of each frame that memory holds at the end, oldest first; the ordinal is
-        its place among the topic's images in the bag, from 0.
+    remembered: (time_ns, ordinal) of each frame that memory holds at the end, oldest first: its receipt since
+        the first tick, and its place among the topic's images in the bag, from 0.
     """
 
     info: EngineInfo
@@ -202,11 +202,12 @@ class _Rig:
                 self.controller.post(ClockJump(event["delta_ns"]))
 
     def outcome(self) -> Replay:
+        first_ns = self.sink.records[0].scheduled_ns
         remembered = [
-            (frame.meta.receipt_ns, self._ordinals[frame.meta.index])
+            (frame.meta.receipt_ns - first_ns, self._ordinals[frame.meta.index])
             for frame in self.controller.memory.frames
         ]
-        journal = [line for record in self.sink.records for line in record.evicted]
+        journal = [line for record in self.sink.records for line in record.journal]
         return Replay(self._info, self.sink.records, journal, remembered, self._camera)
 
 

@@ -15,8 +15,10 @@ from vla_edge_ros.evaluation import run_document
 from vla_edge_ros.evaluation.arguments import add_run_arguments, given_parameters, positive
 from vla_edge_ros.evaluation.bags import Bag, TopicInfo, open_bag
 from vla_edge_ros.evaluation.film import film_frames
+from vla_edge_ros.evaluation.filmstrip import FilmFrame
 from vla_edge_ros.evaluation.recorded_run import RecordedRun
-from vla_edge_ros.evaluation.report import FilmFrame, summary_table, write_report
+from vla_edge_ros.evaluation.report import write_report
+from vla_edge_ros.evaluation.summary import summary_table
 from vla_edge_ros.evaluation.virtual_run import replay_recorded
 from vla_edge_ros.memory.policies import POLICIES
 from vla_edge_ros.nodes.live_run import LiveRun, run_live
@@ -87,7 +89,7 @@ def _evaluate(
         "evictions": evictions,
         "replay_is_equal": not differing,
         **live,
-        "rows": [run_document.row(record) for record in recorded.ticks],
         **recorded.to_document(),
+        "records": [record | run_document.row(record) for record in recorded.ticks],
     }
     return document, strips

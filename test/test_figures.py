@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vla_edge_ros.evaluation.figures import in_words, percentiles
+from vla_edge_ros.figures import in_words, percentiles
 
 
 def test_nearest_rank_of_a_thousand_values():
