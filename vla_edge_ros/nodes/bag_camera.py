@@ -50,7 +50,7 @@ class BagCamera(Node):
             raise ParameterRefused("bag: it is empty; name a recording with --ros-args -p bag:=PATH")
         self._bag = open_bag(options.bag)
         self._topic = self._bag.pick_image_topic(options.topic or None)
-        self._instruction_topic = self._bag.instruction_topic()
+        self._instruction_topic = self._bag.instruction_topic() if options.plays_instructions else None
         reliability = {
             "best_effort": QoSReliabilityPolicy.BEST_EFFORT,
             "reliable": QoSReliabilityPolicy.RELIABLE,

@@ -194,7 +194,12 @@ def run_live(live: LiveRun, console: Console) -> RecordedRun:
         cleanup.callback(driver.close)
         with console.status("configuring the node"):
             driver.change(Transition.TRANSITION_CONFIGURE, "configure", CONFIGURE_TIMEOUT_S)
-        playback = {"bag": str(live.bag), "topic": live.topic.name, "loop": True}
+        playback = {
+            "bag": str(live.bag),
+            "topic": live.topic.name,
+            "loop": True,
+            "plays_instructions": live.plays_instructions,
+        }
         camera = Process("vla_edge_ros.nodes.bag_camera", playback, folder)
         cleanup.callback(camera.kill)
         driver.wait_for_images(camera)
