@@ -13,11 +13,9 @@ from vla_edge_ros.parameters import defaults
 
 
 def test_a_replays_json_becomes_a_page(tmp_path):
-    assert (
-        main(["replay", str(bundled_sample()), "--seconds", "0.5", "--json", str(tmp_path / "r.json")]) == 0
-    )
-    page = tmp_path / "new" / "page.html"
-    assert main(["report", str(tmp_path / "r.json"), "--out", str(page)]) == 0
+    run, page = tmp_path / "run.json", tmp_path / "new" / "page.html"
+    assert main(["replay", str(bundled_sample()), "--seconds", "0.5", "--json", str(run)]) == 0
+    assert main(["report", str(run), "--out", str(page)]) == 0
     assert "FRESH" in page.read_text()
 
 
