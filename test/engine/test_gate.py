@@ -5,6 +5,7 @@ import sys
 import pytest
 
 from vla_edge_ros.engine import gate
+from vla_edge_ros.engine.presets import PRESETS
 
 
 def parse(*words: str) -> argparse.Namespace:
@@ -77,3 +78,10 @@ def test_random_geometries_vary_in_heads_layers_and_sizes():
     assert len({config.hidden_size for config in configs}) >= 6
     assert {config.tie_word_embeddings for config in configs} == {True, False}
     assert any(config.query_size != config.hidden_size for config in configs)
+
+
+def test_evicted_frames_leave_layer_0_untouched_and_are_measured_in_the_deeper_ones():
+    difference = gate.forgotten_context("tiny", seed=0)
+    assert len(difference) == PRESETS["tiny"].num_hidden_layers
+    assert difference[0] == 0.0
+    assert all(0 < layer < 2 for layer in difference[1:])

@@ -145,6 +145,28 @@ def compare_with_oracle(model: str, seed: int, n_passes: int = 10) -> dict:
     }
 
 
+def forgotten_context(model: str, seed: int, n_passes: int = 10) -> list[float]:
+    """What the cache still holds of frames that were evicted: the difference that they make to its keys.
+
+    Returns, for each layer, the relative L2 difference between the keys in a memory of four frames that forgot
+    `n_passes` - 4 others, and those in a cache that never saw the others. Layer 0 gives exactly 0: its keys
+    depend on their own token alone. A deeper layer's states saw what was there when they were computed.
+    """
+    config, _ = open_weights(model, seed)
+    prompt = _random_prompt(config, seed)
+    n_slots = len(prompt) + 4 * FRAME_TOKENS + MAX_ACTION_TOKENS
+    lived = RecordedEngine(model, seed, n_slots, policy="semantic")
+    lived.fill_prompt(prompt)
+    for _ in range(n_passes):
+        lived.run_pass()
+    kept = [lived.frames.given[index - 1] for index in lived.retained()]
+    fresh = RecordedEngine(model, seed, n_slots, policy="semantic", frames=kept)
+    fresh.fill_prompt(prompt)
+    for _ in kept:
+        fresh.run_pass()
+    return [_relative_l2(a, b) for a, b in zip(lived.cached_keys(), fresh.cached_keys(), strict=True)]
+
+
 def random_config(seed: int) -> ModelConfig:
     """A small geometry: 1 to 4 KV heads with 1 to 6 query heads each, tied or not, any base and epsilon."""
     random = np.random.default_rng(seed)
@@ -169,8 +191,9 @@ def run_gate(n_configurations: int = 4, seed: int = 0, directory: Path | None = 
     """Gate preset `tiny`, random configurations and, where one is given, a model directory.
 
     Returns `passed`, `seed`, `tolerance`, `models` (a report for each model and what it is compared with) and
-    `faults` (by name, the report of the engine that has it, and whether it was `detected`). Raises
-    EngineError where torch or transformers is missing, or a model is refused.
+    `faults` (by name, the report of the engine that has it, and whether it was `detected`) and
+    `forgotten_context` (of `tiny`, by layer). Raises EngineError where torch or transformers is missing, or a
+    model is refused.
     """
     if directory is not None:
         open_weights(str(directory), seed)
@@ -186,17 +209,20 @@ def run_gate(n_configurations: int = 4, seed: int = 0, directory: Path | None = 
             models[f"{name} / oracle"] = compare_with_oracle(str(exported), seed)
         if directory is not None:
             models[f"{directory} / Hugging Face"] = compare_with_hugging_face(directory, seed)
+        difference = forgotten_context(str(Path(folder) / "tiny"), seed)
         faults = {}
         for name, plant in FAULTS.items():
             report = compare_with_hugging_face(Path(folder) / "tiny", seed, plant)
             faults[name] = report | {"detected": not report["passed"]}
     return {
         "passed": all(report["passed"] for report in models.values())
-        and all(report["detected"] for report in faults.values()),
+        and all(report["detected"] for report in faults.values())
+        and difference[0] == 0.0,
         "seed": seed,
         "tolerance": TOLERANCE,
         "models": models,
         "faults": faults,
+        "forgotten_context": difference,
     }
 
 
@@ -229,6 +255,12 @@ def _print_table(report: dict) -> None:
         table.add_row(f"planted: {name}", *_figures(row), "detected" if row["detected"] else "NOT DETECTED")
     console = Console()
     console.print(table)
+    console.print(
+        "keys after evictions, against a cache that never saw the evicted frames, by layer: "
+        + ", ".join(f"{difference:.1e}" for difference in report["forgotten_context"]),
+        highlight=False,
+        soft_wrap=True,
+    )
     console.print("gate passed" if report["passed"] else "gate FAILED")
 
 
