@@ -149,8 +149,9 @@ def forgotten_context(model: str, seed: int, n_passes: int = 10) -> list[float]:
     """What the cache still holds of frames that were evicted: the difference that they make to its keys.
 
     Returns, for each layer, the relative L2 difference between the keys in a memory of four frames that
-    forgot `n_passes` - 4 others, and those in a cache that never saw the others. Layer 0 gives exactly 0: its keys
-    depend on their own token alone. A deeper layer's states saw what was there when they were computed.
+    forgot `n_passes` - 4 others, and those in a cache that never saw the others. Layer 0 gives exactly 0:
+    its keys depend on their own token alone. A deeper layer's states saw what was there when they were
+    computed.
     """
     config, _ = open_weights(model, seed)
     prompt = _random_prompt(config, seed)
