@@ -43,14 +43,16 @@ class DiagnosticsPublisher:
     def _publish(self) -> None:
         message = DiagnosticArray()
         message.header.stamp = self._node.get_clock().now().to_msg()
+        # With the namespace, or an aggregator takes two arms' nodes for one.
+        node_name = self._node.get_fully_qualified_name()
         for name, look in self._sections.items():
             level, summary, values = _looked(look)
             message.status.append(
                 DiagnosticStatus(
                     level=level,
-                    name=f"{self._node.get_name()}: {name}",
+                    name=f"{node_name.removeprefix('/')}: {name}",
                     message=summary,
-                    hardware_id=self._node.get_fully_qualified_name(),
+                    hardware_id=node_name,
                     values=[KeyValue(key=key, value=str(value)) for key, value in values.items()],
                 )
             )
@@ -112,8 +114,9 @@ def sections(
 
     def control_section() -> Section:
         totals = controller.totals
+        rate_hz = ticks_rate.since_last(totals.ticks)
         values = {
-            "rate_hz": f"{ticks_rate.since_last(totals.ticks):.1f}",
+            "rate_hz": f"{rate_hz:.1f}",
             "is_enabled": controller.is_enabled,
             "ticks": totals.ticks,
             "skipped_ticks": totals.skipped_ticks,
@@ -124,8 +127,8 @@ def sections(
             **{decision.value: count for decision, count in controller.decision_counts.items()},
         }
         last = controller.last_record
-        if last is None:
-            return WARN, "no tick yet", values
+        if rate_hz == 0:
+            return WARN, "no ticks: the node is not active", values
         values["reason"] = last.reason
         if last.decision in (Decision.FAULT, Decision.SAFE_STOP):
             return ERROR, f"{last.decision}: {last.reason}", values
