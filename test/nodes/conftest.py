@@ -49,26 +49,30 @@ def ros():
         rclpy.shutdown(context=context)
 
 
-@pytest.fixture(scope="module")
-def start_edge(ros, tmp_path_factory):
-    """Starts an edge node with the fake engine in a process of its own and gives the robot around it."""
+@contextlib.contextmanager
+def started(ros, folder, parameters={}, remappings={}, module=EDGE_NODE):
+    """The robot around an edge node with the fake engine in a process of its own."""
+    edge = Process(module, FAKE | parameters, folder, remappings)
+    robot = Robot(ros, edge, remappings.get("__ns", ""))
+    try:
+        yield robot
+    finally:
+        robot.close()
+        edge.kill()
+
+
+@pytest.fixture
+def start_edge(ros, tmp_path):
+    """Starts an edge node and gives the robot around it."""
     with contextlib.ExitStack() as cleanup:
-
-        def start(parameters={}, remappings={}, module=EDGE_NODE) -> Robot:
-            folder = tmp_path_factory.mktemp("edge")
-            edge = Process(module, FAKE | parameters, folder, remappings)
-            cleanup.callback(edge.kill)
-            robot = Robot(ros, edge, remappings.get("__ns", ""))
-            cleanup.callback(robot.close)
-            return robot
-
-        yield start
+        yield lambda **keywords: cleanup.enter_context(started(ros, tmp_path, **keywords))
 
 
 @pytest.fixture(scope="module")
-def shared_robot(start_edge):
+def shared_robot(ros, tmp_path_factory):
     """The robot that the tests of a module share."""
-    return start_edge()
+    with started(ros, tmp_path_factory.mktemp("edge")) as robot:
+        yield robot
 
 
 @pytest.fixture
@@ -76,7 +80,6 @@ def robot(shared_robot):
     """The module's robot with an active, disabled node, a camera and no joint states."""
     shared_robot.picture, shared_robot.joints = noise, None
     shared_robot.bring_to("active")
-    shared_robot.enable(False)
-    shared_robot.next_ticks(1)
+    shared_robot.disable()
     yield shared_robot
     shared_robot.hush()

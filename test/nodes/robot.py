@@ -61,6 +61,7 @@ class Robot:
         self.listen(Float64MultiArray, "command", lambda message: self.commands.append(list(message.data)))
         self.node.create_subscription(DiagnosticArray, "/diagnostics", self._on_diagnostics, ALL)
         self._speakers = []
+        self._mark = 0
         self._clients = {
             name: self.node.create_client(kind, f"{self.name}/{name}")
             for name, kind in {
@@ -108,9 +109,16 @@ class Robot:
         return self.until(found, seconds)[0]
 
     def until_event(self, event: str) -> dict[str, str]:
-        """The first coming tick at whose start `event` took effect."""
-        seen = len(self.ticks)
-        return self.until(lambda: [tick for tick in self.ticks[seen:] if event in tick["events"].split()])[0]
+        """The first tick since the last call or message of ours at whose start `event` took effect."""
+
+        def found():
+            return [tick for tick in self.ticks[self._mark :] if event in tick["events"].split()]
+
+        return self.until(found)[0]
+
+    def mark(self) -> None:
+        """What is waited for may happen from now on."""
+        self._mark = len(self.ticks)
 
     def until_status(self, name: str, level: bytes, words: str = "") -> DiagnosticStatus:
         """The status of the node's part `name` once it has that level and these words in its message."""
@@ -142,6 +150,7 @@ class Robot:
     def call(self, service: str, request):
         client = self._clients[service]
         self.until(client.service_is_ready)
+        self.mark()
         future = client.call_async(request)
         self.until(future.done)
         return future.result()
@@ -183,6 +192,11 @@ class Robot:
     def enable(self, is_enabled: bool = True) -> SetBool.Response:
         return self.call("enable", SetBool.Request(data=is_enabled))
 
+    def disable(self) -> None:
+        """Return when the node is disabled."""
+        assert self.enable(False).success
+        self.until_event("disable")
+
     def reset_memory(self) -> None:
         assert self.call("reset_memory", Trigger.Request()).success
 
@@ -192,6 +206,11 @@ class Robot:
         self.until(lambda: self.enable().success)
         self.trajectories.clear()
         self.until(lambda: len(self.trajectories) >= 2)
+
+    def until_rest(self) -> None:
+        """Return when the newest trajectory is a braking point; there may be only this one."""
+        self.until(lambda: self.trajectories and is_braking_point(self.trajectories[-1]))
+        assert sum(map(is_braking_point, self.trajectories)) == 1
 
     def engine_pid(self) -> int:
         """The process id of the node's engine, once it has one that lives."""
@@ -210,6 +229,7 @@ class Robot:
         self._speakers.append(publisher)
         if qos is not LATCHED:
             self.until(publisher.get_subscription_count)
+        self.mark()
         publisher.publish(String(data=text))
         return publisher
 
@@ -234,6 +254,20 @@ class Robot:
         if self.joints is not None:
             message = JointState(name=list(self.joints), position=list(self.joints.values()))
             self._joint_states.publish(message)
+
+
+def is_braking_point(trajectory: JointTrajectory) -> bool:
+    """One point in the future at which the whole arm stands still."""
+    return (
+        trajectory.joint_names == ARM
+        and len(trajectory.points) == 1
+        and list(trajectory.points[0].velocities) == [0.0] * len(ARM)
+        and nanoseconds(trajectory.points[0].time_from_start) > 0
+    )
+
+
+def nanoseconds(time_or_duration) -> int:
+    return time_or_duration.sec * 1_000_000_000 + time_or_duration.nanosec
 
 
 def noise(width: int = 64, height: int = 48) -> Image:

@@ -121,6 +121,7 @@ def test_a_new_text_empties_memory_and_an_equal_one_changes_nothing(robot):
     publisher.publish(String(data="stack the cups"))
     robot.next_ticks(6)
     assert all(tick["events"] == "" and int(tick["retained_frames"]) >= 5 for tick in robot.ticks[seen:])
+    robot.mark()
     publisher.publish(String(data="unstack the cups"))
     tick = robot.until_event("instruction")
     assert int(tick["retained_frames"]) == 0
@@ -204,6 +205,7 @@ def test_jumps_of_the_ros_clock_empty_memory_and_small_steps_do_not(robot):
     robot.until_tick(decision="FRESH")
 
     def show(seconds):
+        robot.mark()
         clock.publish(Clock(clock=Time(nanoseconds=round(seconds * 1e9)).to_msg()))
 
     robot.until(clock.get_subscription_count)
