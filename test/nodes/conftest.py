@@ -50,10 +50,10 @@ def ros():
 
 
 @contextlib.contextmanager
-def started(ros, folder, parameters={}, remappings={}, module=EDGE_NODE):
-    """The robot around an edge node with the fake engine in a process of its own."""
-    edge = Process(module, FAKE | parameters, folder, remappings)
-    robot = Robot(ros, edge, remappings.get("__ns", ""))
+def started(ros, folder, parameters=(), remappings=(), module=EDGE_NODE):
+    """The robot around an edge node with the fake engine in a process of its own; one at a time."""
+    edge = Process(module, FAKE | dict(parameters), folder, dict(remappings))
+    robot = Robot(ros, edge, dict(remappings).get("__ns", ""))
     try:
         yield robot
     finally:

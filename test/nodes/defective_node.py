@@ -1,4 +1,4 @@
-"""The edge node with defects planted: in its joint_states callback, and in the tick after a live parameter."""
+"""The edge node with two planted defects: in its joint_states callback, and in a tick after a `set`."""
 
 import sys
 

@@ -1,6 +1,7 @@
 """A robot around one edge node: its camera, its joints, whoever listens, and the hand on its life cycle."""
 
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -62,14 +63,15 @@ class Robot:
         self.node.create_subscription(DiagnosticArray, "/diagnostics", self._on_diagnostics, ALL)
         self._speakers = []
         self._mark = 0
+        self._has_met = False
         self._clients = {
             name: self.node.create_client(kind, f"{self.name}/{name}")
             for name, kind in {
                 "change_state": ChangeState,
-                "get_state": GetState,
                 "set_parameters": SetParameters,
                 "enable": SetBool,
                 "reset_memory": Trigger,
+                "get_state": GetState,
             }.items()
         }
         self.node.create_timer(1 / 60, self._send_picture)
@@ -147,18 +149,48 @@ class Robot:
         """The first line of the node's log with these words."""
         return self.until(lambda: [line for line in self.edge.log_lines() if words in line])[0]
 
-    def call(self, service: str, request):
+    def request(self, service: str, request):
+        """The future of the answer."""
+        if not self._has_met:
+            self._meet()
         client = self._clients[service]
         self.until(client.service_is_ready)
         self.mark()
-        future = client.call_async(request)
+        return client.call_async(request)
+
+    def _meet(self) -> None:
+        """Ask until there is an answer: a node that has just started may lose its first ones.
+
+        Discovery goes in the order of creation: to have met the last client is to have met all.
+        """
+        client = self._clients["get_state"]
+        self.until(client.service_is_ready)
+        asked_s, future = 0.0, None
+
+        def has_answered() -> bool:
+            nonlocal asked_s, future
+            if time.monotonic() - asked_s > 0.5:
+                asked_s, future = time.monotonic(), client.call_async(GetState.Request())
+            return future.done()
+
+        self.until(has_answered)
+        self._has_met = True
+
+    def call(self, service: str, request):
+        future = self.request(service, request)
         self.until(future.done)
         return future.result()
 
+    def begin(self, transition: str):
+        """Ask for a transition; the future of the answer."""
+        request = ChangeState.Request(transition=Transition(id=_TRANSITIONS[transition]))
+        return self.request("change_state", request)
+
     def change(self, transition: str) -> bool:
         """Whether the node made this transition."""
-        request = ChangeState.Request(transition=Transition(id=_TRANSITIONS[transition]))
-        return self.call("change_state", request).success
+        future = self.begin(transition)
+        self.until(future.done)
+        return future.result().success
 
     def state(self) -> str:
         return self.call("get_state", GetState.Request()).current_state.label
@@ -214,14 +246,17 @@ class Robot:
 
     def engine_pid(self) -> int:
         """The process id of the node's engine, once it has one that lives."""
-        return self.until(lambda: _child(self.edge.pid, "vla_edge_ros.engine.child"))
+        return self.child_pid("vla_edge_ros.engine.child")
+
+    def child_pid(self, module: str) -> int:
+        return self.until(lambda: _child(self.edge.pid, module))
 
     # What flows
 
-    def replace_camera(self, kind: type) -> None:
+    def replace_camera(self, kind: type, topic: str = "image") -> None:
         """Have a camera that sends messages of this type."""
         self.node.destroy_publisher(self.camera)
-        self.camera = self.node.create_publisher(kind, "image", qos_profile_sensor_data)
+        self.camera = self.node.create_publisher(kind, topic, qos_profile_sensor_data)
 
     def tell(self, text: str, qos: QoSProfile = LATCHED):
         """Publish an instruction, once somebody listens where it is not latched; returns the publisher."""
@@ -268,6 +303,11 @@ def is_braking_point(trajectory: JointTrajectory) -> bool:
 
 def nanoseconds(time_or_duration) -> int:
     return time_or_duration.sec * 1_000_000_000 + time_or_duration.nanosec
+
+
+def assert_consecutive(ticks: list[dict[str, str]]) -> None:
+    for before, tick in pairwise(ticks):
+        assert int(tick["tick"]) == int(before["tick"]) + 1 + int(tick["skipped_ticks"])
 
 
 def noise(width: int = 64, height: int = 48) -> Image:

@@ -34,6 +34,29 @@ def test_a_signal_ends_an_idle_node_cleanly(start_edge, number):
     assert "Traceback" not in robot.log()
 
 
+def test_a_signal_ends_a_node_that_is_loading_a_model(start_edge):
+    robot = start_edge(parameters={"engine.model": "fake:configure_ms=60000"})
+    robot.begin("configure")
+    robot.engine_pid()
+    os.kill(robot.edge.pid, signal.SIGTERM)
+    robot.until(lambda: not robot.edge.is_running, seconds=3)
+    assert robot.edge.stop() == 0
+    assert "Traceback" not in robot.log()
+
+
+def test_a_signal_ends_a_node_whose_new_engine_hangs(start_edge):
+    robot = start_edge()
+    robot.bring_to("active")
+    first = robot.engine_pid()
+    os.kill(first, signal.SIGKILL)
+    robot.until(lambda: robot.engine_pid() != first)
+    os.kill(robot.engine_pid(), signal.SIGSTOP)
+    os.kill(robot.edge.pid, signal.SIGTERM)
+    robot.until(lambda: not robot.edge.is_running, seconds=3)
+    assert robot.edge.stop() == 0
+    assert "Traceback" not in robot.log()
+
+
 # Defects
 
 

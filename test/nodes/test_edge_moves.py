@@ -1,4 +1,4 @@
-"""What reaches the robot's controllers: only while enabled, limited in time, and brought to rest at the end."""
+"""What reaches the controllers: nothing unless enabled, what is due in time, and a stop at the end."""
 
 from robot import ARM, is_braking_point, nanoseconds, noise
 from trajectory_msgs.msg import JointTrajectory

@@ -68,7 +68,7 @@ def set_exact_timers() -> None:
 
 
 def set_fifo_priority(priority: int) -> str:
-    """Give every thread of this process SCHED_FIFO at `priority` (1 to 99); the refusal in one line, or empty.
+    """Give every thread of this process SCHED_FIFO at `priority` (1 to 99); the refusal, or empty.
 
     All of them, since the priority is a ROS parameter: it is known only when DDS has threads already.
     """

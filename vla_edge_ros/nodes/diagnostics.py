@@ -147,16 +147,17 @@ def sections(
         return OK, f"{len(memory.frames)} of {memory.capacity_frames} frames", values
 
     def engine_section() -> Section:
+        rss_bytes = engine.rss_bytes()
         values = {
             "backend": info.backend,
             "plan_id": info.plan_id,
             "pid": engine.pid,
             "restarts": supervisor.restarts,
             "node_rss_bytes": process_memory(os.getpid()),
-            "engine_rss_bytes": engine.rss_bytes(),
+            "engine_rss_bytes": rss_bytes,
             **{f"{purpose}_bytes": count for purpose, count in info.account_bytes.items()},
         }
-        if engine.pid is None:
+        if not rss_bytes:
             return ERROR, "the engine process is gone", values
         return OK, f"process {engine.pid}", values
 

@@ -65,7 +65,10 @@ def unknown(node: Node, table: tuple[Parameter, ...] = NODE) -> list[str]:
 def changed(
     values: dict[str, Value], changes: Iterable[RosParameter], is_configured: bool
 ) -> dict[str, Value]:
-    """All values after `changes`; others' parameters (use_sim_time) pass. Raises ParameterRefused."""
+    """All values after `changes`; others' parameters (use_sim_time) pass. Raises ParameterRefused.
+
+    What must fit together is checked at configuring and from then on: `ros2 param load` sets one at a time.
+    """
     table = {parameter.name: parameter for parameter in NODE}
     accepted = dict(values)
     for change in changes:
@@ -78,7 +81,7 @@ def changed(
                 f"{change.name} is fixed while the node is configured: deactivate and clean it up first"
             )
         accepted[change.name] = value
-    return validate_all(accepted)
+    return validate_all(accepted) if is_configured else accepted
 
 
 def _descriptor(parameter: Parameter) -> ParameterDescriptor:

@@ -16,7 +16,7 @@ from vla_edge_ros.control.recorder import Recorder
 from vla_edge_ros.nodes.messages import TickMessage, command_message, telemetry, trajectory_message
 
 LAST_MESSAGES_S = 0.3
-"""Longest wait for the controllers to have what was sent last; a subscriber that hangs must not hold the end up."""
+"""Longest wait for the controllers to have what was sent last: one that hangs must not hold up the end."""
 
 
 class RosSink:
