@@ -206,6 +206,7 @@ def test_jumps_of_the_ros_clock_empty_memory_and_small_steps_do_not(robot):
     robot.until_event("clock_jump")
     # without /clock the steady clock goes on giving ticks, and frames count from their receipt
     robot.until_tick(decision="FRESH")
+    robot.until_status("camera", OK)
 
     def show(seconds):
         robot.mark()

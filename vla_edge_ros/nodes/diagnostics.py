@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
+from rclpy.clock import Clock, ClockType
 from rclpy.node import Node
 
 from vla_edge_ros.control.controller import Controller
@@ -34,7 +35,10 @@ class DiagnosticsPublisher:
         self._node = node
         self._sections = sections
         self._publisher = node.create_publisher(DiagnosticArray, "/diagnostics", 1)
-        self._timer = node.create_timer(PERIOD_S, self._publish)
+        # On ROS time it would never fire under use_sim_time without /clock.
+        self._timer = node.create_timer(
+            PERIOD_S, self._publish, clock=Clock(clock_type=ClockType.STEADY_TIME)
+        )
 
     def destroy(self) -> None:
         self._node.destroy_timer(self._timer)

@@ -22,7 +22,6 @@ import rclpy
 from rcl_interfaces.msg import SetParametersResult
 from rclpy.clock import JumpThreshold, TimeJump
 from rclpy.duration import Duration
-from rclpy.event_handler import SubscriptionEventCallbacks
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.lifecycle import LifecycleNode, State, TransitionCallbackReturn
 from rclpy.qos import DurabilityPolicy, QoSProfile, qos_profile_sensor_data
@@ -49,6 +48,11 @@ from vla_edge_ros.nodes.supervisor import EngineSupervisor
 from vla_edge_ros.perception.camera import CameraPipeline
 from vla_edge_ros.perception.frame_buffer import FrameBuffer
 from vla_edge_ros.perception.refusal import Refusal
+
+try:
+    from rclpy.event_handler import SubscriptionEventCallbacks
+except ImportError:  # Humble
+    from rclpy.qos_event import SubscriptionEventCallbacks
 
 NODE_NAME = "vla_edge_node"
 SPIN_S = 0.1
