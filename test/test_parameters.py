@@ -2,6 +2,7 @@
 
 import math
 import re
+from pathlib import Path
 
 import pytest
 import rclpy
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rcl_interfaces.msg import ParameterDescriptor
 
+import vla_edge_ros
 from vla_edge_ros.parameters import (
     BAG_CAMERA,
     NODE,
@@ -194,3 +196,10 @@ def test_the_default_file_means_the_defaults_to_ros(tmp_path):
         rclpy.try_shutdown(context=context)
     expected = {**defaults(NODE), "control.deadline_ms": 30.0, "memory.policy": "fifo"}
     assert validate_all(found) == expected
+
+
+def test_every_parameter_is_read_somewhere():
+    package = Path(vla_edge_ros.__file__).parent
+    readers = [path for path in package.rglob("*.py") if path.parent.name != "parameters"]
+    text = "".join(path.read_text() for path in readers)
+    assert [name for name in NAMES if f'["{name}"]' not in text] == []

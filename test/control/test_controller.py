@@ -169,6 +169,18 @@ def test_after_a_fault_the_stop_latches_until_enabled_again():
     assert "FRESH" in rig.decisions(24, each=with_joints(rig))
 
 
+def test_enabling_during_a_fault_does_not_move_the_arm_once_the_engine_is_replaced():
+    rig = Rig()
+    rig.run(5, each=with_joints(rig))
+    rig.engine.script_next("fail")
+    rig.run(8, each=with_joints(rig))
+    rig.controller.post(Enable(True))
+    assert set(rig.decisions(10, each=with_joints(rig))) == {"FAULT"}
+    rig.engine.is_dead = False
+    rig.controller.post(EngineReplaced(INFO))
+    assert set(rig.decisions(20, each=with_joints(rig))) == {"SAFE_STOP"}
+
+
 def test_a_replaced_engine_gets_the_prompt_again_before_any_frame():
     rig = Rig()
     rig.run(5)
@@ -195,6 +207,20 @@ def test_a_defect_in_a_tick_ends_in_one_fault_decision():
     assert "internal error" in record.reason
     assert "Traceback" in rig.faults[0]
     assert rig.decisions(8) == ["FAULT", "FAULT"]
+
+
+def test_a_defect_stops_an_enabled_arm_and_latches_as_any_fault_does():
+    rig = enabled_rig()
+    rig.run(10, each=with_joints(rig))
+    make_room, rig.controller.memory.make_room = rig.controller.memory.make_room, None
+    rig.sink.trajectories.clear()
+    rig.run(13, each=with_joints(rig))
+    [(_, stop)] = rig.sink.trajectories
+    assert list(stop.points[0].velocities) == [0.0] * 6
+    assert len(rig.faults) == 1, "whoever replaces the engine is told once"
+    rig.controller.memory.make_room = make_room
+    rig.controller.post(EngineReplaced(INFO))
+    assert set(rig.decisions(20, each=with_joints(rig))) == {"SAFE_STOP"}
 
 
 # Memory
@@ -343,6 +369,18 @@ def test_beginning_again_voids_earlier_frames_and_is_disabled():
     [record] = rig.run(11)
     assert record.retained_frames == 0
     assert record.decision is not Decision.FRESH
+
+
+def test_an_enabling_that_no_tick_has_seen_does_not_outlive_its_run():
+    rig = Rig()
+    rig.run(5, each=with_joints(rig))
+    rig.controller.post(Enable(True))
+    rig.controller.post(ResetMemory())
+    rig.controller.stop(rig.sink)
+    rig.controller.begin(rig.schedule)
+    [record] = rig.run(6, each=with_joints(rig))
+    assert not record.is_enabled
+    assert [event["event"] for event in record.events] == ["reset_memory"]
 
 
 def test_times_in_a_record_agree():

@@ -230,6 +230,13 @@ def test_a_child_that_makes_no_progress_while_configuring_is_given_up(start):
     assert engine.pid is None
 
 
+def test_configuring_is_abandoned_when_asked_for(start):
+    engine = start("fake:configure_ms=60000", configured=False, should_abandon=lambda: engine.pid is not None)
+    with pytest.raises(EngineError, match="closed while configuring"):
+        engine.configure()
+    assert engine.pid is None
+
+
 def test_close_from_another_thread_ends_configure(start):
     engine = start("fake:configure_ms=60000", configured=False)
     closer = threading.Thread(target=lambda: becomes_true(lambda: engine.pid) and engine.close())

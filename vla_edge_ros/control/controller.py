@@ -200,8 +200,11 @@ class Controller:
         self._is_stopped = False
         self.planner.reset()
         self._void_frames()
-        if self._instruction is not None:
-            self._refill_prompt()
+        # An enabling that no tick has seen was meant for the run before.
+        for event in list(self._events):
+            if isinstance(event, Enable):
+                self._events.remove(event)
+        self._refill_prompt()
 
     def stop(self, sink: Sink) -> None:
         """End motion for good: braking points and last commands. To be called when no tick runs any more."""
@@ -220,9 +223,9 @@ class Controller:
         try:
             self._run(record, times, sink)
         except Exception as error:  # a defect here must still end in one decision, and in no motion
-            self._fault = f"internal error: {type(error).__name__}: {error}"
-            self._on_fault(traceback.format_exc())
-            record.decision, record.reason = Decision.FAULT, self._fault
+            record.decision = Decision.FAULT
+            record.reason = f"internal error: {type(error).__name__}: {error}"
+            self._fail(record.reason, traceback.format_exc())
         self._finish(record, times, sink)
         return record
 
@@ -263,7 +266,8 @@ class Controller:
                 case Enable():
                     self._send_rest(sink)
                     self._is_enabled = event.is_enabled
-                    self._is_latched = self._is_latched and not event.is_enabled
+                    if event.is_enabled and self._fault is None:
+                        self._is_latched = False
                     self._fresh_effect_ns = times.effect_ns
                     self.planner.reset()
                 case Instruction():
@@ -310,7 +314,7 @@ class Controller:
             return None
         self._in_flight = None
         if result.status is WorkStatus.FAILED:
-            self._fail(result.error)
+            self._fail(result.error, result.error)
             return None
         times = WorkTimes(
             job.work_id,
@@ -340,10 +344,11 @@ class Controller:
             times.retained_frame = result.frame.index
         return result
 
-    def _fail(self, error: str) -> None:
-        self._fault = error
-        self._is_latched = True
-        self._on_fault(error)
+    def _fail(self, reason: str, details: str) -> None:
+        if self._fault is None:
+            self._fault = reason
+            self._is_latched = True
+            self._on_fault(details)
 
     def _hold_before_work(self, record: TickRecord, now_ns: int, times: TickTimes) -> Hold | None:
         """The first hold that stands in the way of a pass, in the order of `Decision`; None if none does."""

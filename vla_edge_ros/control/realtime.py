@@ -50,7 +50,7 @@ def apply_realtime(priority: int) -> list[str]:
     set_exact_timers()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     refusals = [set_fifo_priority(priority)] if priority else []
-    return [refusal for refusal in refusals if refusal] + settle_memory()
+    return [refusal for refusal in refusals if refusal]
 
 
 def set_exact_timers() -> None:
@@ -95,19 +95,18 @@ def step_above_others() -> None:
 
 
 def settle_memory() -> list[str]:
-    """Lock the memory mapped so far and take the objects alive so far out of garbage collection.
+    """Lock the memory used so far and take the objects alive so far out of garbage collection.
 
-    Call again once everything is configured. Later mappings are locked too, but only where the memlock limit
-    is infinite: under a finite one they would fail, and with them the process.
+    Call once everything is configured and warm; returns a warning where locking is refused. Later mappings
+    are locked too, but only where the memlock limit is infinite: under a finite one they would fail, and with
+    them the process. Pages are locked when first touched: to fill every mapped library and thread stack at
+    once takes the node from 112 MB to 497 MB and 0.1 s, for pages that no tick uses.
     """
     gc.collect()
     gc.freeze()
     limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
-    refused = libc.mlockall(_MCL_CURRENT)
-    if not refused and limit == resource.RLIM_INFINITY:
-        # On first touch: at once would fill every thread's whole stack.
-        refused = libc.mlockall(_MCL_FUTURE | _MCL_ONFAULT)
-    if not refused:
+    later = _MCL_FUTURE if limit == resource.RLIM_INFINITY else 0
+    if not libc.mlockall(_MCL_CURRENT | _MCL_ONFAULT | later):
         return []
     return [
         f"memory lock refused ({os.strerror(ctypes.get_errno())}, limit {describe_limit(limit)} bytes), "

@@ -106,6 +106,7 @@ def build_controller(
 
 def stamp_watch(parameters: Parameters) -> StampWatch:
     return StampWatch(
+        future_tolerance_ns=ns(parameters["camera.future_tolerance_ms"]),
         foreign_after_ns=ns(parameters["camera.foreign_clock_ms"]),
         frozen_after=parameters["camera.frozen_after_frames"],
         withhold_frozen=parameters["camera.withhold_frozen"],
@@ -113,7 +114,7 @@ def stamp_watch(parameters: Parameters) -> StampWatch:
 
 
 def resizer(parameters: Parameters) -> Resizer:
-    return Resizer(policy=parameters["camera.resize"])
+    return Resizer(policy=parameters["camera.resize"], interpolation=parameters["camera.interpolation"])
 
 
 class Prompter:
@@ -122,7 +123,9 @@ class Prompter:
     def __init__(self, parameters: Parameters) -> None:
         self._system_prompt = parameters["instruction.system_prompt"]
         room = parameters["memory.slots"] - FRAME_TOKENS - MAX_ACTION_TOKENS
-        self._tokenizer = load_tokenizer(parameters["engine.model"], room)
+        # The fake engine's model is no model: its prompts are bytes, as a preset's are.
+        model = "tiny" if parameters["engine.backend"] == "fake" else parameters["engine.model"]
+        self._tokenizer = load_tokenizer(model, room)
 
     def tokens(self, instruction: str) -> np.ndarray:
         """(P,) int32; raises InstructionRefused where it leaves no room for a frame."""

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import threading
 import time
+from collections.abc import Callable
 
 import numpy as np
 
@@ -56,12 +57,20 @@ class ProcessEngine:
 
     stall_timeout_s: `configure` gives up on a child that has used no processor time for so long; a child
     that works, however slowly it loads, has the time it needs.
+    should_abandon: asked twice a second while configuring, which fails as soon as it says yes.
     """
 
-    def __init__(self, spec: EngineSpec, frames: FrameBuffer, stall_timeout_s: float = 60.0):
+    def __init__(
+        self,
+        spec: EngineSpec,
+        frames: FrameBuffer,
+        stall_timeout_s: float = 60.0,
+        should_abandon: Callable[[], bool] = lambda: False,
+    ):
         self._spec = spec
         self._frames = frames
         self._stall_timeout_s = stall_timeout_s
+        self._should_abandon = should_abandon
         self._process: subprocess.Popen | None = None
         self._mailbox: Mailbox | None = None
         self._in_flight: int | None = None
@@ -197,6 +206,8 @@ class ProcessEngine:
         cpu_ticks = 0
         progress_ns = time.monotonic_ns()
         while (message := self._receive_answer()) is None:
+            if self._should_abandon():
+                raise EngineError(_CLOSED_EARLY)
             now_ns = time.monotonic_ns()
             previous_ticks, cpu_ticks = cpu_ticks, process_cpu_ticks(pid)
             if cpu_ticks != previous_ticks:

@@ -57,7 +57,7 @@ class PromptTokenizer:
         if len(tokens) > self.max_tokens:
             raise InstructionRefused(
                 f"system prompt and instruction have {len(tokens)} tokens and at most {self.max_tokens} fit: "
-                "shorten them or raise memory.n_slots"
+                "shorten them or raise memory.slots"
             )
         return np.array(tokens, np.int32)
 

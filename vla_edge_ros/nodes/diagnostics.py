@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
+from rclpy.clock import Clock, ClockType
 from rclpy.node import Node
 
 from vla_edge_ros.control.controller import Controller
@@ -34,7 +35,10 @@ class DiagnosticsPublisher:
         self._node = node
         self._sections = sections
         self._publisher = node.create_publisher(DiagnosticArray, "/diagnostics", 1)
-        self._timer = node.create_timer(PERIOD_S, self._publish)
+        # On ROS time it would never fire under use_sim_time without /clock.
+        self._timer = node.create_timer(
+            PERIOD_S, self._publish, clock=Clock(clock_type=ClockType.STEADY_TIME)
+        )
 
     def destroy(self) -> None:
         self._node.destroy_timer(self._timer)
@@ -43,14 +47,16 @@ class DiagnosticsPublisher:
     def _publish(self) -> None:
         message = DiagnosticArray()
         message.header.stamp = self._node.get_clock().now().to_msg()
+        # With the namespace, or an aggregator takes two arms' nodes for one.
+        node_name = self._node.get_fully_qualified_name()
         for name, look in self._sections.items():
             level, summary, values = _looked(look)
             message.status.append(
                 DiagnosticStatus(
                     level=level,
-                    name=f"{self._node.get_name()}: {name}",
+                    name=f"{node_name.removeprefix('/')}: {name}",
                     message=summary,
-                    hardware_id=self._node.get_fully_qualified_name(),
+                    hardware_id=node_name,
                     values=[KeyValue(key=key, value=str(value)) for key, value in values.items()],
                 )
             )
@@ -112,8 +118,9 @@ def sections(
 
     def control_section() -> Section:
         totals = controller.totals
+        rate_hz = ticks_rate.since_last(totals.ticks)
         values = {
-            "rate_hz": f"{ticks_rate.since_last(totals.ticks):.1f}",
+            "rate_hz": f"{rate_hz:.1f}",
             "is_enabled": controller.is_enabled,
             "ticks": totals.ticks,
             "skipped_ticks": totals.skipped_ticks,
@@ -124,8 +131,8 @@ def sections(
             **{decision.value: count for decision, count in controller.decision_counts.items()},
         }
         last = controller.last_record
-        if last is None:
-            return WARN, "no tick yet", values
+        if rate_hz == 0:
+            return WARN, "no ticks: the node is not active", values
         values["reason"] = last.reason
         if last.decision in (Decision.FAULT, Decision.SAFE_STOP):
             return ERROR, f"{last.decision}: {last.reason}", values
@@ -144,16 +151,17 @@ def sections(
         return OK, f"{len(memory.frames)} of {memory.capacity_frames} frames", values
 
     def engine_section() -> Section:
+        rss_bytes = engine.rss_bytes()
         values = {
             "backend": info.backend,
             "plan_id": info.plan_id,
             "pid": engine.pid,
             "restarts": supervisor.restarts,
             "node_rss_bytes": process_memory(os.getpid()),
-            "engine_rss_bytes": engine.rss_bytes(),
+            "engine_rss_bytes": rss_bytes,
             **{f"{purpose}_bytes": count for purpose, count in info.account_bytes.items()},
         }
-        if engine.pid is None:
+        if not rss_bytes:
             return ERROR, "the engine process is gone", values
         return OK, f"process {engine.pid}", values
 

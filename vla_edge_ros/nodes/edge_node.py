@@ -12,7 +12,6 @@ States      configure loads the model into a process of its own and checks the m
 import gc
 import signal
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -35,7 +34,13 @@ from vla_edge_ros.control import settings
 from vla_edge_ros.control.bare_loop import BareLoop
 from vla_edge_ros.control.clock import SteadyClock
 from vla_edge_ros.control.controller import ClockJump, Enable, Event, Instruction, ResetMemory
-from vla_edge_ros.control.realtime import apply_realtime, fifo_priority, step_above_others
+from vla_edge_ros.control.decision import Decision
+from vla_edge_ros.control.realtime import (
+    apply_realtime,
+    fifo_priority,
+    settle_memory,
+    step_above_others,
+)
 from vla_edge_ros.control.recorder import Recorder
 from vla_edge_ros.control.tick_thread import TickThread
 from vla_edge_ros.engine.interface import EngineInfo
@@ -49,21 +54,34 @@ from vla_edge_ros.perception.camera import CameraPipeline
 from vla_edge_ros.perception.frame_buffer import FrameBuffer
 from vla_edge_ros.perception.refusal import Refusal
 
+try:
+    from rclpy.event_handler import SubscriptionEventCallbacks
+except ImportError:  # Humble
+    from rclpy.qos_event import SubscriptionEventCallbacks
+
 NODE_NAME = "vla_edge_node"
-STOP_TIMEOUT_S = 1.0
 SPIN_S = 0.1
 """Longest wait for a callback, so that a signal is seen soon after it arrives."""
 
 
 class EdgeNode(LifecycleNode):
-    """See the module's docstring. Callbacks share the executor's one thread; ticks have their own."""
+    """See the module's docstring. Callbacks share the executor's one thread; ticks have their own.
 
-    def __init__(self) -> None:
+    is_ending: whether a signal has asked for the end; a model that is still loading is then given up.
+    """
+
+    def __init__(self, is_ending: Callable[[], bool]) -> None:
         super().__init__(NODE_NAME)
+        self.tick_error: Exception | None = None
+        """What ended the tick thread: nothing moves the robot, or stops it, any more."""
+        self._is_ending = is_ending
         self._values = parameters.declare(self)
+        for complaint in parameters.unknown(self):
+            self.get_logger().warning(complaint)
         self.add_on_set_parameters_callback(self._on_set_parameters)
         self._steady_clock = SteadyClock(lambda: self.get_clock().now().nanoseconds)
         self._is_configured = False
+        self._is_releasing = False
         self._tick_thread: TickThread | None = None
         self._bare_loop: BareLoop | None = None
         self._releases: list = []
@@ -87,19 +105,24 @@ class EdgeNode(LifecycleNode):
 
     def on_deactivate(self, state: State) -> TransitionCallbackReturn:
         """Stop ticking, then bring motion to rest."""
-        self._stop_ticking()
+        if not self._tried(self._stop_ticking):
+            return TransitionCallbackReturn.ERROR
         return super().on_deactivate(state)
 
     def on_cleanup(self, state: State) -> TransitionCallbackReturn:
-        self._release()
+        if not self._tried(self._release):
+            return TransitionCallbackReturn.ERROR
         return super().on_cleanup(state)
 
     def on_shutdown(self, state: State) -> TransitionCallbackReturn:
-        self.end()
+        if not self._tried(self.end):
+            return TransitionCallbackReturn.ERROR
         return super().on_shutdown(state)
 
     def on_error(self, state: State) -> TransitionCallbackReturn:
-        self.end()
+        """Whatever failed: no motion and nothing kept, so that the node can be configured again."""
+        if not self._tried(self.end):
+            return TransitionCallbackReturn.FAILURE
         return super().on_error(state)
 
     def end(self) -> None:
@@ -123,6 +146,8 @@ class EdgeNode(LifecycleNode):
 
     def _start_ticking(self) -> None:
         values = self._values
+        for warning in settle_memory():
+            self.get_logger().warning(warning)
         begin_ns = time.monotonic_ns()
         schedule = settings.tick_schedule(values, begin_ns + settings.ns(values["control.period_ms"]))
         self._controller.begin(schedule)
@@ -137,8 +162,6 @@ class EdgeNode(LifecycleNode):
                 times.effect_ns - times.start_ns,
                 fifo_priority() and fifo_priority() + 1,
             )
-        gc.collect()
-        gc.freeze()
         self._tick_thread = TickThread(
             self._controller,
             schedule,
@@ -157,7 +180,11 @@ class EdgeNode(LifecycleNode):
 
         self._frames = self._keep(FrameBuffer.create())
         self._engine = self._keep(
-            ProcessEngine(settings.engine_spec(values, len(policy.dimensions)), self._frames)
+            ProcessEngine(
+                settings.engine_spec(values, len(policy.dimensions)),
+                self._frames,
+                should_abandon=lambda: self._is_ending() or self._is_releasing,
+            )
         )
         info = self._engine.configure()
         self.get_logger().info(f"engine {info.backend}, plan {info.plan_id}, {settings.account(info)}")
@@ -173,6 +200,7 @@ class EdgeNode(LifecycleNode):
             self.get_logger().warning(warning)
         self._prompter = settings.Prompter(values)
         self._text: str | None = None
+        self._refused_text: str | None = None
         self._instruct(values["instruction.initial"])
 
         self._recorder = None
@@ -203,7 +231,14 @@ class EdgeNode(LifecycleNode):
             self.create_subscription(image_type, "image", self._on_image, newest),
             # One subscription alone misses the publishers of the other durability.
             self.create_subscription(String, "instruction", self._on_instruction, QoSProfile(depth=1)),
-            self.create_subscription(String, "instruction", self._on_instruction, latched),
+            self.create_subscription(
+                String,
+                "instruction",
+                self._on_instruction,
+                latched,
+                # Or each volatile publisher is warned of: "No messages will be received from it".
+                event_callbacks=SubscriptionEventCallbacks(use_default_callbacks=False),
+            ),
             self.create_subscription(
                 JointState, "joint_states", self._on_joint_states, qos_profile_sensor_data
             ),
@@ -248,9 +283,12 @@ class EdgeNode(LifecycleNode):
             self._recorder.put(self._frames.peek())
 
     def _on_instruction(self, message: String) -> None:
+        if message.data == self._refused_text:  # both subscriptions hear a latched publisher
+            return
         try:
             self._instruct(message.data)
         except UserError as error:
+            self._refused_text = message.data
             self.get_logger().error(str(error))
 
     def _instruct(self, text: str) -> None:
@@ -279,6 +317,9 @@ class EdgeNode(LifecycleNode):
     def _why_not_enabled(self) -> str:
         if self._tick_thread is None:
             return "not enabled: the node is not active, activate it first"
+        last = self._controller.last_record
+        if last is not None and last.decision is Decision.FAULT:
+            return f"not enabled: {last.reason}"
         not_ready = self._controller.planner.is_ready(time.monotonic_ns())
         return f"not enabled: {not_ready}" if not_ready is not None else ""
 
@@ -297,39 +338,48 @@ class EdgeNode(LifecycleNode):
 
     def _on_tick_error(self, error: Exception) -> None:
         self.get_logger().fatal(f"the tick thread has ended: {type(error).__name__}: {error}")
+        self.tick_error = error
 
     # Endings
 
     def _stop_ticking(self) -> None:
         if self._tick_thread is None:
             return
-        if not self._tick_thread.stop(STOP_TIMEOUT_S):
-            self.get_logger().error(f"the tick thread did not end within {STOP_TIMEOUT_S:g} s")
+        # At worst it has just begun to sleep until the next tick, and that tick must run to its end.
+        timeout_s = 0.5 + 2 * self._values["control.period_ms"] / 1000
+        if not self._tick_thread.stop(timeout_s):
+            self.get_logger().error(f"the tick thread did not end within {timeout_s:g} s")
         self._tick_thread = None
         self._controller.stop(self._sink)
         end = {"recorder_dropped": self._recorder.dropped if self._recorder is not None else 0}
         if self._bare_loop is not None:
             self._bare_loop.close()
             end["bare_loop"] = self._bare_loop.to_json()
+            self._bare_loop = None
         if self._recorder is not None:
             self._recorder.put({"end": end})
         gc.unfreeze()
 
     def _release(self) -> None:
         self._is_configured = False
+        self._is_releasing = True
         while self._releases:
             self._releases.pop()()
+        self._is_releasing = False
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Spin until SIGINT or SIGTERM; motion is brought to rest before rclpy shuts down. Exit code 0."""
-    is_ending = threading.Event()
+    """Spin until SIGINT or SIGTERM; motion is brought to rest before rclpy shuts down.
+
+    Exit code 0; 2 where the parameters given are refused; 1 after a defect.
+    """
+    signals: list[int] = []
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, _: signals.append(number))
     # rclpy's own handlers shut the context down at once, and the stop could no longer be published.
     rclpy.init(args=argv, signal_handler_options=SignalHandlerOptions.NO)
-    for signal_number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(signal_number, lambda *_: is_ending.set())
     try:
-        node = EdgeNode()
+        node = EdgeNode(lambda: bool(signals))
     except UserError as error:
         print(f"vla_edge_node: {error}", file=sys.stderr)
         rclpy.try_shutdown()
@@ -337,7 +387,7 @@ def main(argv: list[str] | None = None) -> int:
     executor = SingleThreadedExecutor()
     executor.add_node(node)
     try:
-        while not is_ending.is_set() and rclpy.ok():
+        while not signals and node.tick_error is None and rclpy.ok():
             executor.spin_once(timeout_sec=SPIN_S)
     except (KeyboardInterrupt, ExternalShutdownException):
         pass
@@ -346,7 +396,7 @@ def main(argv: list[str] | None = None) -> int:
         executor.shutdown()
         node.destroy_node()
         rclpy.try_shutdown()
-    return 0
+    return 0 if node.tick_error is None else 1
 
 
 if __name__ == "__main__":

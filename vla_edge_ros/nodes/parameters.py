@@ -11,7 +11,14 @@ from rcl_interfaces.msg import (
 from rclpy.node import Node
 from rclpy.parameter import Parameter as RosParameter
 
-from vla_edge_ros.parameters import NODE, Parameter, ParameterRefused, validate, validate_all
+from vla_edge_ros.parameters import (
+    NODE,
+    Parameter,
+    ParameterRefused,
+    unknown_name,
+    validate,
+    validate_all,
+)
 from vla_edge_ros.parameters.parameter import Value
 
 _TYPES = {
@@ -27,31 +34,54 @@ def declare(node: Node, table: tuple[Parameter, ...] = NODE) -> dict[str, Value]
     """Declare every parameter of `table`; returns the values given. Raises ParameterRefused.
 
     Declared with dynamic typing: ROS refuses `30` for a double in words that help nobody; the table takes it.
+    Ranges are added once the value is known to be in them: where ROS finds one that is not, it raises.
     """
     values = {}
     defaults = to_ros({parameter.name: parameter.default for parameter in table})
+    any_type = ParameterDescriptor(dynamic_typing=True)
     for parameter in table:
-        declared = node.declare_parameter(parameter.name, defaults[parameter.name], _descriptor(parameter))
+        declared = node.declare_parameter(parameter.name, defaults[parameter.name], any_type)
         values[parameter.name] = validate(parameter.name, declared.value, table)
+        node.set_descriptor(parameter.name, _descriptor(parameter))
     return values
+
+
+def unknown(node: Node, table: tuple[Parameter, ...] = NODE) -> list[str]:
+    """One line for each given parameter that looks like one of `table` and is none.
+
+    ROS ignores what no node declares, so that a misspelt limit would leave its default in force in silence. A
+    file for `/**` may hold other nodes' parameters: only names of our groups (`camera.`) count.
+    """
+    groups = {parameter.name.split(".")[0] for parameter in table}
+    # rclpy shows what files and command lines give nowhere else as long as it is not declared.
+    given = getattr(node, "_parameter_overrides", {})
+    return [
+        unknown_name(name, table)
+        for name in given
+        if name.split(".")[0] in groups and not node.has_parameter(name)
+    ]
 
 
 def changed(
     values: dict[str, Value], changes: Iterable[RosParameter], is_configured: bool
 ) -> dict[str, Value]:
-    """All values after `changes`; others' parameters (use_sim_time) pass. Raises ParameterRefused."""
+    """All values after `changes`; others' parameters (use_sim_time) pass. Raises ParameterRefused.
+
+    What must fit together is checked at configuring and from then on: `ros2 param load` sets one at a time.
+    """
     table = {parameter.name: parameter for parameter in NODE}
     accepted = dict(values)
     for change in changes:
         parameter = table.get(change.name)
         if parameter is None:
             continue
-        if is_configured and not parameter.is_live:
+        value = validate(change.name, change.value)
+        if is_configured and not parameter.is_live and value != values[change.name]:
             raise ParameterRefused(
                 f"{change.name} is fixed while the node is configured: deactivate and clean it up first"
             )
-        accepted[change.name] = change.value
-    return validate_all(accepted)
+        accepted[change.name] = value
+    return validate_all(accepted) if is_configured else accepted
 
 
 def _descriptor(parameter: Parameter) -> ParameterDescriptor:

@@ -1,8 +1,10 @@
 """Publishes what a tick says."""
 
+import time
 from collections.abc import Sequence
 
 from diagnostic_msgs.msg import DiagnosticStatus
+from rclpy.duration import Duration
 from rclpy.node import Node
 from std_msgs.msg import Float64, Float64MultiArray
 from trajectory_msgs.msg import JointTrajectory
@@ -12,6 +14,9 @@ from vla_edge_ros.actions.policy import Group
 from vla_edge_ros.control.record import TickRecord
 from vla_edge_ros.control.recorder import Recorder
 from vla_edge_ros.nodes.messages import TickMessage, command_message, telemetry, trajectory_message
+
+LAST_MESSAGES_S = 0.3
+"""Longest wait for the controllers to have what was sent last: one that hangs must not hold up the end."""
 
 
 class RosSink:
@@ -35,6 +40,13 @@ class RosSink:
         self._recorder = recorder
 
     def destroy(self) -> None:
+        """Destroy the publishers once the controllers have the last messages, the stop of the motion.
+
+        A message goes down with its publisher where that is destroyed at once: one stop in three was lost.
+        """
+        end_s = time.monotonic() + LAST_MESSAGES_S
+        for publisher in self._groups.values():
+            publisher.wait_for_all_acked(Duration(seconds=max(0.0, end_s - time.monotonic())))
         for publisher in (*self._groups.values(), self._tick, *self._telemetry.values()):
             self._node.destroy_publisher(publisher)
 

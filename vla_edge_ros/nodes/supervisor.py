@@ -11,7 +11,7 @@ from vla_edge_ros.engine.interface import Engine, EngineError
 class EngineSupervisor:
     """Waits for faults on a thread of its own; a fresh engine takes seconds, a tick must not wait for it.
 
-    restart_limit: after this many replacements a further fault is final.
+    restart_limit: after this many attempts to replace it a further fault is final.
     post: hands `EngineReplaced` to the control thread.
     """
 
@@ -32,7 +32,7 @@ class EngineSupervisor:
         self._faults.put(error)
 
     def close(self) -> None:
-        """End the thread; waits for a replacement that is under way."""
+        """End the thread; waits for a replacement that is under way, so the engine is to abandon it."""
         self._faults.put(None)
         self._thread.join()
 
@@ -50,7 +50,7 @@ class EngineSupervisor:
             try:
                 info = self._engine.configure()
             except EngineError as failure:
-                self._logger.fatal(f"no fresh engine: {failure}")
+                self._faults.put(f"no fresh engine: {failure}")
                 continue
             self._logger.warning(
                 f"engine replaced ({self.restarts} of {self._restart_limit}); call ~/enable to move again"

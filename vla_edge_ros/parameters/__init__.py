@@ -4,7 +4,13 @@
 """
 
 from vla_edge_ros.parameters.bag_camera_table import BAG_CAMERA
-from vla_edge_ros.parameters.check import ParameterRefused, defaults, validate, validate_all
+from vla_edge_ros.parameters.check import (
+    ParameterRefused,
+    defaults,
+    unknown_name,
+    validate,
+    validate_all,
+)
 from vla_edge_ros.parameters.parameter import Parameter
 from vla_edge_ros.parameters.table import NODE
 
@@ -14,6 +20,7 @@ __all__ = [
     "Parameter",
     "ParameterRefused",
     "defaults",
+    "unknown_name",
     "validate",
     "validate_all",
 ]

@@ -50,9 +50,14 @@ def _row(name: str, table: tuple[Parameter, ...]) -> Parameter:
     for parameter in table:
         if parameter.name == name:
             return parameter
+    raise ParameterRefused(unknown_name(name, table))
+
+
+def unknown_name(name: str, table: tuple[Parameter, ...] = NODE) -> str:
+    """The line that says of `name` that it is none of `table`."""
     close = difflib.get_close_matches(name, [parameter.name for parameter in table], n=1)
     hint = f"did you mean {close[0]}?" if close else "docs/parameters.md lists them all"
-    raise ParameterRefused(f"{name}: there is no parameter of this name; {hint}")
+    return f"{name}: there is no parameter of this name; {hint}"
 
 
 def _taken(parameter: Parameter, value: object) -> Value | None:

@@ -99,7 +99,7 @@ CONTROL = (
     Parameter(
         "control.priority",
         40,
-        "SCHED_FIFO priority asked for before DDS starts, so that its threads get it too; 0 asks for none. "
+        "SCHED_FIFO priority that every thread of the node is given, those of DDS too; 0 asks for none. "
         "Where the system refuses, the node warns and runs on. The default is below the 50 of "
         "ros2_control's controller_manager, whose loop must come first.",
         minimum=0,
@@ -114,8 +114,8 @@ CONTROL = (
     Parameter(
         "control.record_path",
         "",
-        "File that every tick's record is appended to, one JSON object a line, for `vla-edge report`; "
-        "empty: none.",
+        "File that every tick's record is written to, one JSON object a line, for `vla-edge report`; it is "
+        "replaced at each configuring. Empty: none.",
     ),
 )
 
@@ -248,7 +248,6 @@ ACTIONS = (
         unit="ms",
         minimum=5.0,
         maximum=10_000.0,
-        is_live=True,
     ),
     Parameter(
         "actions.max_hold_ms",
@@ -257,7 +256,6 @@ ACTIONS = (
         unit="ms",
         minimum=0.0,
         maximum=10_000.0,
-        is_live=True,
     ),
     Parameter(
         "actions.min_lead_ms",
@@ -275,7 +273,6 @@ ACTIONS = (
         unit="ms",
         minimum=1.0,
         maximum=10_000.0,
-        is_live=True,
     ),
     Parameter(
         "actions.anchor",
