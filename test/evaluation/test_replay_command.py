@@ -49,7 +49,7 @@ def test_the_report_is_written_where_it_is_asked_for(capsys, tmp_path):
             "neither a preset (tiny, qwen2.5-coder-1.5b) nor",
         ),
         (["SAMPLE", "--instruction", "x" * 5000], "shorten them or raise memory."),
-        (["SAMPLE", "--times", "/nowhere.json"], "/nowhere.json: holds no times of a recorded run"),
+        (["SAMPLE", "--times", "/nowhere.json"], "/nowhere.json: cannot be read"),
         (["EMPTY_TOPIC"], "there is no image topic; its topics are"),
     ],
 )
@@ -72,10 +72,18 @@ def test_a_truncated_recording_is_read_as_far_as_it_goes_and_said_by_the_exit_co
     content = path.read_bytes()
     path.write_bytes(content[: content.index(image_payloads(40)[30]) + 5])
     code, out, _ = call(capsys, path, "--json", tmp_path / "cut.json")
-    assert code == 1
+    assert code == 3
     assert "truncated after 30 messages" in out
     assert json.loads((tmp_path / "cut.json").read_text())["frames"] == 30
     assert call(capsys, path, "--allow-truncated")[0] == 0
+
+
+def test_a_recorded_run_has_its_own_instructions(capsys, tmp_path):
+    path = tmp_path / "run.jsonl"
+    path.write_text('{"run": {}}\n{"begin": {"at_ns": 0, "frame": 0}}\n')
+    code, _, err = call(capsys, bundled_sample(), "--times", path, "--instruction", "x")
+    assert code == 2
+    assert "a recorded run has its own instructions" in err
 
 
 def test_service_times_are_either_stated_or_recorded(capsys):

@@ -23,7 +23,7 @@ def test_a_nodes_own_record_becomes_a_page_even_when_it_was_killed(tmp_path):
     lines = tmp_path / "run.jsonl"
     engine = {"backend": "numpy", "plan_id": "p", "model": "tiny", "seed": 0}
     recorder = Recorder(lines, {"parameters": defaults(), "engine": engine})
-    recorder.put({"begin_ns": 0})
+    recorder.put({"begin": {"at_ns": 0, "frame": 0}})
     for tick in range(3):
         recorder.put(TickRecord(tick, tick * 33_333_000, tick * 33_333_000, 0, Decision.HOLD_REFUSED))
     recorder.close()

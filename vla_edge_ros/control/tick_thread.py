@@ -4,8 +4,9 @@ import threading
 from collections.abc import Callable
 
 from vla_edge_ros.control.clock import Clock
-from vla_edge_ros.control.controller import Controller, Sink
+from vla_edge_ros.control.controller import Controller
 from vla_edge_ros.control.schedule import TickSchedule
+from vla_edge_ros.control.sink import Sink
 
 
 def run_ticks(

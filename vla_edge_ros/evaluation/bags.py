@@ -12,6 +12,9 @@ from vla_edge_ros.evaluation.message_types import COMPRESSED_IMAGE, IMAGE, STRIN
 from vla_edge_ros.evaluation.recording import ZSTD_MAGIC, Storage, StorageError, printable
 from vla_edge_ros.evaluation.recording_files import open_storage, recording_files
 
+TRUNCATED = 3
+"""Exit code of a command that read a recording as far as it goes."""
+
 _LISTED_TOPICS = 12
 
 

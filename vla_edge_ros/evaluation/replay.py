@@ -7,9 +7,10 @@ from pathlib import Path
 from rich.console import Console
 
 from vla_edge_ros.control import settings
+from vla_edge_ros.errors import UserError
 from vla_edge_ros.evaluation import run_document
 from vla_edge_ros.evaluation.arguments import add_run_arguments, given_parameters, positive
-from vla_edge_ros.evaluation.bags import open_bag
+from vla_edge_ros.evaluation.bags import TRUNCATED, open_bag
 from vla_edge_ros.evaluation.film import film_frames
 from vla_edge_ros.evaluation.recorded_run import RecordedRun
 from vla_edge_ros.evaluation.report import write_report
@@ -38,7 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     console = Console()
-    recorded = RecordedRun.from_document(args.times) if args.times is not None else None
+    recorded = RecordedRun.load(args.times) if args.times is not None else None
+    if recorded is not None and args.instruction is not None:
+        raise UserError("--instruction goes with stated times: a recorded run has its own instructions")
     given = given_parameters(args)
     with open_bag(args.bag) as bag:
         topic = bag.pick_image_topic(args.topic)
@@ -48,7 +51,8 @@ def run(args: argparse.Namespace) -> int:
             replayed = replay(bag, topic.name, values, args.service_ms, args.seconds, uses_recorded_text)
         else:
             values = validate_all(recorded.run["parameters"] | given)
-            replayed = replay_recorded(bag, topic.name, values, recorded)
+            n_ticks = args.seconds * 1000 / values["control.period_ms"]
+            replayed = replay_recorded(bag, topic.name, values, recorded.until_tick(n_ticks))
         document = _document(args.bag.name, topic.name, values, replayed)
         if args.json is not None:
             _make_room(args.json).write_text(json.dumps(document), encoding="utf-8")
@@ -63,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
         console.print(
             f"{args.bag}: truncated after {truncated_after} messages", style="yellow", soft_wrap=True
         )
-    return 0 if truncated_after is None or args.allow_truncated else 1
+    return 0 if truncated_after is None or args.allow_truncated else TRUNCATED
 
 
 def _document(bag: str, topic: str, values: dict, replayed: Replay) -> dict:
@@ -72,7 +76,6 @@ def _document(bag: str, topic: str, values: dict, replayed: Replay) -> dict:
         "kind": "replay",
         **run_document.header(bag, topic, values, settings.describe_engine(values, replayed.info)),
         **run_document.summarise(records),
-        "frames": replayed.camera.received,
         "frames_refused": sum(replayed.camera.refused.values()),
         "evictions": {values["memory.policy"]: len(replayed.journal)},
         **run_document.outcome(records),

@@ -30,12 +30,11 @@ def run(args: argparse.Namespace) -> int:
     document = load(args.run)
     strips: dict[str, list[FilmFrame]] = {}
     if args.bag is not None:
-        recorded = RecordedRun.from_document(args.run)
-        with open_bag(args.bag) as bag:
-            topic = bag.pick_image_topic(args.topic).name
-            parameters = validate_all(recorded.run["parameters"])
-            replayed = replay_recorded(bag, topic, parameters, recorded)
-            strips[parameters["memory.policy"]] = film_frames(bag, topic, replayed.remembered)
+        if document["kind"] == "replay":
+            raise UserError(
+                f"{args.run}: a replay's film strip comes from `vla-edge replay BAG --report PATH`"
+            )
+        strips = _film_strips(RecordedRun.load(args.run), args.bag, args.topic)
     args.out.parent.mkdir(parents=True, exist_ok=True)
     write_report(args.out, document, strips)
     print(f"written: {args.out}")
@@ -45,27 +44,35 @@ def run(args: argparse.Namespace) -> int:
 def load(path: Path) -> dict:
     """The document of a run; raises UserError where the file holds none."""
     try:
-        text = path.read_text(encoding="utf-8")
-        document = json.loads(text)
+        document = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}") from None
     except ValueError:
-        return _from_lines(path)
+        return _from_recorder(path)
     if not isinstance(document, dict) or not isinstance(document.get("records"), list):
         raise UserError(
-            f"{path}: no recorded run: wanted the JSON of `vla-edge demo` or `vla-edge replay --json`"
+            f"{path}: no recorded run: wanted JSON of `vla-edge demo` or `vla-edge replay --json`"
         )
     return document
 
 
-def _from_lines(path: Path) -> dict:
+def _from_recorder(path: Path) -> dict:
     recorded = RecordedRun.from_lines(path)
     parameters = recorded.run["parameters"]
+    bare_loop = recorded.end.get("bare_loop")
     return {
         "kind": "recorded run",
         **run_document.header(path.name, "", parameters, recorded.run["engine"]),
-        **run_document.summarise(recorded.ticks),
-        "frames": len(recorded.frames),
+        **run_document.summarise(recorded.ticks, recorded.begin["frame"]),
+        **({"bare_loop_late": bare_loop["late"]} if bare_loop is not None else {}),
         "evictions": {parameters["memory.policy"]: sum(len(tick["journal"]) for tick in recorded.ticks)},
         "records": [tick | run_document.row(tick) for tick in recorded.ticks],
     }
+
+
+def _film_strips(recorded: RecordedRun, path: Path, topic: str | None) -> dict[str, list[FilmFrame]]:
+    parameters = validate_all(recorded.run["parameters"])
+    with open_bag(path) as bag:
+        name = bag.pick_image_topic(topic).name
+        replayed = replay_recorded(bag, name, parameters, recorded)
+        return {parameters["memory.policy"]: film_frames(bag, name, replayed.remembered)}

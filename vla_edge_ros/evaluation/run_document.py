@@ -40,13 +40,18 @@ def header(bag: str, topic: str, parameters: Parameters, engine: dict) -> dict:
     }
 
 
-def summarise(records: list[dict]) -> dict:
-    """Counts and latencies over a run's records (`TickRecord.to_json`)."""
+def summarise(records: list[dict], first_frame: int = 0) -> dict:
+    """Counts and latencies over a run's records (`TickRecord.to_json`).
+
+    first_frame: the newest frame before the run, which counts those that the run saw.
+    """
     rows = [row(record) for record in records]
     decisions = [record["decision"] for record in records]
     fresh = decisions.count(Decision.FRESH.value)
     latency = {"pass": "pass_ms", **{stage: f"{stage}_ms" for stage in STAGES}}
     return {
+        "frames": max((record["seen_frame"] for record in records), default=first_frame) - first_frame,
+        "frames_skipped": sum(record["skipped_frames"] for record in records),
         "ticks": len(records),
         "fresh": fresh,
         "fresh_ratio": fresh / len(records) if records else 0.0,

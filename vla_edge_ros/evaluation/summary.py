@@ -70,6 +70,7 @@ def _tick_rows(run: dict) -> list[tuple[str, str]]:
     ratio = run.get("fresh_ratio")
     rows = [
         ("frames received", in_words(run.get("frames"))),
+        ("frames overtaken by newer ones", in_words(run.get("frames_skipped"))),
         ("ticks", in_words(run.get("ticks"))),
         ("ticks skipped", in_words(run.get("skipped_ticks"))),
         ("fresh actions", in_words(run.get("fresh"))),

@@ -27,7 +27,7 @@ from sensor_msgs.msg import CompressedImage, Image
 from std_msgs.msg import String
 
 from vla_edge_ros.errors import UserError
-from vla_edge_ros.evaluation.bags import BagImage, BagRefused, open_bag
+from vla_edge_ros.evaluation.bags import TRUNCATED, BagImage, BagRefused, open_bag
 from vla_edge_ros.evaluation.playback import PlaybackSchedule
 from vla_edge_ros.evaluation.prefetch import Prefetch
 from vla_edge_ros.nodes.parameters import declare
@@ -78,7 +78,9 @@ class BagCamera(Node):
     def exit_code(self) -> int:
         if self.failure is not None:
             return 2
-        return 3 if self._bag.truncated_after is not None and not self._options.allow_truncated else 0
+        if self._bag.truncated_after is not None and not self._options.allow_truncated:
+            return TRUNCATED
+        return 0
 
     def start(self) -> None:
         self._player.start()

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from vla_edge_ros.evaluation import run_document
 from vla_edge_ros.evaluation.arguments import add_run_arguments, given_parameters, positive
-from vla_edge_ros.evaluation.bags import Bag, TopicInfo, open_bag
+from vla_edge_ros.evaluation.bags import TRUNCATED, Bag, TopicInfo, open_bag
 from vla_edge_ros.evaluation.film import film_frames
 from vla_edge_ros.evaluation.filmstrip import FilmFrame
 from vla_edge_ros.evaluation.recorded_run import RecordedRun
@@ -52,10 +52,14 @@ def run(args: argparse.Namespace) -> int:
         live = LiveRun(path, topic, values, args.seconds, plays_instructions=args.instruction is None)
         recorded = run_live(live, console)
         document, strips = _evaluate(bag, topic, values, recorded, console)
+        truncated_after = bag.truncated_after
     (args.out / "demo.json").write_text(json.dumps(document), encoding="utf-8")
     write_report(args.out / "report.html", document, strips)
     console.print(summary_table(document))
     console.print(f"written: {args.out / 'demo.json'} and {args.out / 'report.html'}", soft_wrap=True)
+    if truncated_after is not None:
+        console.print(f"{path}: truncated after {truncated_after} messages", style="yellow", soft_wrap=True)
+        return TRUNCATED
     return 0 if document["replay_is_equal"] else 1
 
 
@@ -82,8 +86,7 @@ def _evaluate(
     document = {
         "kind": "demo",
         **run_document.header(bag.path.name, topic.name, values, recorded.run["engine"]),
-        **run_document.summarise(recorded.ticks),
-        "frames": len(recorded.frames),
+        **run_document.summarise(recorded.ticks, recorded.begin["frame"]),
         "bare_loop_late": bare_loop["late"],
         "bare_loop": bare_loop,
         "evictions": evictions,

@@ -33,8 +33,8 @@ from std_srvs.srv import SetBool, Trigger
 from vla_edge_ros.control import settings
 from vla_edge_ros.control.bare_loop import BareLoop
 from vla_edge_ros.control.clock import SteadyClock
-from vla_edge_ros.control.controller import ClockJump, Enable, Event, Instruction, ResetMemory
 from vla_edge_ros.control.decision import Decision
+from vla_edge_ros.control.events import ClockJump, Enable, Event, Instruction, ResetMemory
 from vla_edge_ros.control.realtime import (
     apply_realtime,
     fifo_priority,
@@ -152,7 +152,8 @@ class EdgeNode(LifecycleNode):
         schedule = settings.tick_schedule(values, begin_ns + settings.ns(values["control.period_ms"]))
         self._controller.begin(schedule)
         if self._recorder is not None:
-            self._recorder.put({"begin_ns": begin_ns})
+            begin = {"at_ns": begin_ns, "frame": self._controller.last_used_frame}
+            self._recorder.put({"begin": begin})
         if values["control.bare_loop"]:
             times = schedule.times(0)
             self._bare_loop = BareLoop(
