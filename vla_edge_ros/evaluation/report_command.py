@@ -31,9 +31,7 @@ def run(args: argparse.Namespace) -> int:
     strips: dict[str, list[FilmFrame]] = {}
     if args.bag is not None:
         if document["kind"] == "replay":
-            raise UserError(
-                f"{args.run}: a replay's film strip comes from `vla-edge replay BAG --report PATH`"
-            )
+            raise UserError(f"{args.run}: its film strip is made by `vla-edge replay BAG --report PATH`")
         strips = _film_strips(RecordedRun.load(args.run), args.bag, args.topic)
     args.out.parent.mkdir(parents=True, exist_ok=True)
     write_report(args.out, document, strips)
@@ -50,9 +48,7 @@ def load(path: Path) -> dict:
     except ValueError:
         return _from_recorder(path)
     if not isinstance(document, dict) or not isinstance(document.get("records"), list):
-        raise UserError(
-            f"{path}: no recorded run: wanted JSON of `vla-edge demo` or `vla-edge replay --json`"
-        )
+        raise UserError(f"{path}: no recorded run: wanted the JSON of `vla-edge demo` or `replay --json`")
     return document
 
 
