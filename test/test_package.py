@@ -47,8 +47,8 @@ ROSDEP_KEYS = {
     "python3-pytest",
     "python3-hypothesis",
 }
-"""In rosdep's base.yaml and python.yaml as this list was made, on 2026-11-29; rosdep itself is not asked here.
-What has no key there (rosbags, ...) comes from pip."""
+"""In rosdep's base.yaml and python.yaml as this list was made, on 2026-11-29; rosdep is not asked here. What
+has no key there (rosbags, ...) comes from pip."""
 
 MODULES_OF = {"cv2": "opencv-python-headless", "yaml": "PyYAML"}
 """Modules whose project has another name; the others have the same."""
