@@ -49,7 +49,7 @@ COMMANDS = {
         ),
     ),
     "report": Command(
-        "vla_edge_ros.evaluation.report",
+        "vla_edge_ros.evaluation.report_command",
         "draw the report of a recorded run again",
         "Reads what demo, replay or the parameter control.record_path wrote and writes one HTML file.",
         ("vla-edge report out/demo.json",),

@@ -1,20 +1,31 @@
-"""Distributions as they are reported everywhere."""
+"""The figures by which durations are told, and how they are written."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable
 
 import numpy as np
 
-TAILS = {"p50": 50.0, "p99": 99.0, "p999": 99.9, "max": 100.0}
+NOTHING = "–"
+PER_MILLE = {"p50": 500, "p99": 990, "p999": 999, "max": 1000}
 
 
-def percentiles(values: Sequence[float] | np.ndarray) -> dict:
-    """`n`, `p50`, `p99`, `p999` and `max` of the finite values; None each, but n, where there is none.
+def percentiles(values: Iterable[float | None]) -> dict[str, float | int | None]:
+    """n, p50, p99, p999 and max of the finite `values`, by nearest rank: each is a value that occurred.
 
-    A percentile is a value that was measured (the smallest one that so many do not exceed), never a mean of two.
+    Rank ceil(q * n), counted from 1. With n = 0 every figure is None.
     """
-    finite = np.asarray(values, np.float64)
-    finite = finite[np.isfinite(finite)]
-    if not finite.size:
-        return {"n": 0} | dict.fromkeys(TAILS)
-    levels = np.percentile(finite, list(TAILS.values()), method="inverted_cdf").tolist()
-    return {"n": finite.size} | dict(zip(TAILS, levels, strict=True))
+    found = np.array([value for value in values if value is not None], np.float64)
+    found = found[np.isfinite(found)]
+    if not found.size:
+        return {"n": 0} | dict.fromkeys(PER_MILLE)
+    found.sort()
+    ranks = {name: -(-share * found.size // 1000) for name, share in PER_MILLE.items()}
+    return {"n": found.size} | {name: float(found[rank - 1]) for name, rank in ranks.items()}
+
+
+def in_words(value: object, digits: int = 0, unit: str = "") -> str:
+    """A number for people: `digits` decimals and a space before the unit; a dash for None and NaN."""
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return NOTHING
+    text = f"{value:,.{digits}f}" if isinstance(value, int | float) else str(value)
+    return f"{text} {unit}" if unit else text

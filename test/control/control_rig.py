@@ -8,7 +8,8 @@ from vla_edge_ros.actions.planner import ActionConfig, ActionPlanner
 from vla_edge_ros.actions.policy import load_policy
 from vla_edge_ros.control.admission import Admission, AdmissionConfig
 from vla_edge_ros.control.clock import VirtualClock
-from vla_edge_ros.control.controller import ControlConfig, Controller, Instruction
+from vla_edge_ros.control.controller import Controller
+from vla_edge_ros.control.events import ControlConfig, Instruction
 from vla_edge_ros.control.record import TickRecord
 from vla_edge_ros.control.schedule import TickSchedule
 from vla_edge_ros.engine.interface import EngineInfo, FrameWork, StageTimes, WorkResult, WorkStatus
@@ -21,6 +22,7 @@ PERIOD = 33 * MS
 DEADLINE = 33 * MS
 MARGIN = 2 * MS
 VOCABULARY = 513
+CONFIG = {"max_frame_age_ns": 100 * MS, "max_hold_ns": 300 * MS, "uses_late_result": False}
 INFO = EngineInfo("scripted", "scripted", VOCABULARY, 4)
 POLICIES = Path(__file__).resolve().parents[2] / "config/policies"
 
@@ -111,14 +113,14 @@ class Rig:
         self.engine = ScriptedEngine(self.clock, self.frames, service_ms, steps, len(self.policy.dimensions))
         self.schedule = TickSchedule(0, PERIOD, DEADLINE, MARGIN)
         self.controller = Controller(
-            ControlConfig(**config),
+            ControlConfig(**{**CONFIG, **config}),
             self.clock,
             self.engine,
             INFO,
             self.frames,
             FrameMemory(n_slots, len(self.policy.dimensions), make_policy("fifo"), INFO.embedding_size),
             ActionPlanner(self.policy, ActionConfig(period_ns=PERIOD)),
-            Admission(AdmissionConfig()),
+            Admission(AdmissionConfig(ema_alpha=0.2, decay=0.9, probe_after_ticks=8)),
             self.faults.append,
         )
         self.sink = Sink(self.clock)

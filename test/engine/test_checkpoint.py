@@ -122,9 +122,13 @@ def test_vision_weights_are_seeded_unless_the_directory_has_them(directory):
         vision(1).tobytes()
         == SeededWeights(CONFIG, 1).read(VISION_WEIGHT, np.empty((32, 768), np.float32)).tobytes()
     )
+    assert open_weights(str(directory), 1)[1].notes == (
+        "the model has no vision weights; they are random, of seed 1",
+    )
     own = np.random.default_rng(0).standard_normal((32, 768)).astype(np.float32)
     change(directory, **{VISION_WEIGHT: own, VISION_BIAS: np.zeros(32, np.float32)})
     assert vision(1).tobytes() == vision(2).tobytes() == own.tobytes()
+    assert open_weights(str(directory), 1)[1].notes == ()
 
 
 def truncate(directory):

@@ -61,11 +61,19 @@ def test_heads_are_untied_unless_the_config_ties_them():
     [
         {"sliding_window": 32768, "use_sliding_window": False},
         {"sliding_window": 32768},
+        {"sliding_window": 0, "use_sliding_window": False},
         {"sliding_window": None, "use_sliding_window": True},
         {"sliding_window": 512, "use_sliding_window": True, "max_window_layers": 4},
         {"sliding_window": 512, "use_sliding_window": True, "layer_types": ["full_attention"] * 4},
     ],
-    ids=["switched off", "a width alone", "no width", "all layers below the first that slides", "by layer"],
+    ids=[
+        "switched off",
+        "a width alone",
+        "a width of 0",
+        "no width",
+        "all layers below the first that slides",
+        "by layer",
+    ],
 )
 def test_attention_is_full_where_no_layer_slides(fields):
     parse_config(qwen2(**fields))
@@ -86,6 +94,13 @@ def test_attention_is_full_where_no_layer_slides(fields):
 def test_a_layer_that_slides_is_refused(fields, message):
     with pytest.raises(ModelRefused, match=message):
         parse_config(qwen2(sliding_window=512, use_sliding_window=True, **fields))
+
+
+def test_layers_that_slide_while_sliding_is_switched_off_are_refused():
+    with pytest.raises(
+        ModelRefused, match=r"layer 0 and 3 more .* \(use_sliding_window False, sliding_window 8\)"
+    ):
+        parse_config(qwen2(sliding_window=8, layer_types=["sliding_attention"] * 4))
 
 
 @pytest.mark.parametrize(

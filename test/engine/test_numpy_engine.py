@@ -169,7 +169,10 @@ def test_reading_an_evicted_slot_fails_the_pass_and_the_engine_for_good():
     robot = Robot()
     robot.look()
     work = robot.work()
-    robot.engine.evict(work.context_slots[-1:])
+    forgotten = work.context_slots[-1:]
+    robot.engine.evict(forgotten)
+    assert np.isnan(robot.engine.decoder.cached_keys[:, forgotten]).all()
+    assert np.isnan(robot.engine.decoder.cached_values[:, forgotten]).all()
     result = robot.run(work)
     assert result.status is WorkStatus.FAILED
     assert result.error == "the logits of decode step 0 are not finite: the engine must be replaced"
@@ -330,6 +333,8 @@ def test_blas_threads_are_limited_while_the_engine_lives():
     assert threads() == before
 
 
-def test_the_plan_names_numpys_blas():
-    assert Robot().info.plan_id.startswith("numpy-")
-    assert "unknown" not in Robot().info.plan_id
+def test_the_engine_says_what_fixes_its_sums_and_its_seed():
+    info = Robot().info
+    assert info.plan_id.startswith("numpy-")
+    assert "unknown" not in info.plan_id
+    assert info.notes == ("decoder and vision weights are random, of seed 0",)

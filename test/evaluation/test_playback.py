@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vla_edge_ros.evaluation.playback import PlaybackSchedule
+from vla_edge_ros.evaluation.playback import PlaybackSchedule, read_stamps_line
 
 START_NS = 5_000_000_000
 BASE_NS = 1_900_000_000_000_000_000
@@ -60,3 +60,13 @@ def test_laps_follow_at_the_mean_image_period_without_a_step_back():
 def test_a_single_image_is_repeated_thirty_times_a_second():
     lap = schedule().next_lap(LOG_NS, LOG_NS, n_images=1)
     assert lap.due_ns(LOG_NS) - schedule().due_ns(LOG_NS) == 33_333_333
+
+
+def test_a_lap_announced_in_the_log_leads_every_played_stamp_back_to_the_recorded_one():
+    schedule = PlaybackSchedule.from_first_image(
+        5_000_000_008, 5_000_000_000, 77, 1_795_975_191_444_357_014, 1.0
+    )
+    lap = read_stamps_line(f"[INFO] [1795.1] [bag_camera]: {schedule.stamps_line()}")
+    for recorded_ns in (5_000_000_000, 5_016_666_667, 4_999_999_999):
+        assert lap.recorded_stamp_ns(schedule.restamped_ns(recorded_ns)) == recorded_ns
+    assert read_stamps_line("published 12 images of /cam") is None

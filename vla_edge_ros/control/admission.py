@@ -14,26 +14,25 @@ from vla_edge_ros.engine.interface import StageTimes
 class AdmissionConfig:
     """
     ema_alpha: weight of a new sample, in (0, 1].
-    decay: factor on the estimate for each refused tick, in (0, 1).
+    decay: factor on the estimate for each refused tick, in (0, 1].
     probe_after_ticks: after this many refusals in a row one pass is admitted whatever the estimate says.
     """
 
-    ema_alpha: float = 0.2
-    decay: float = 0.95
-    probe_after_ticks: int = 30
+    ema_alpha: float
+    decay: float
+    probe_after_ticks: int
 
 
 class Ema:
     """An exponential moving average that is unknown (None) until its first sample."""
 
-    __slots__ = ("alpha", "value")
+    __slots__ = ("value",)
 
-    def __init__(self, alpha: float) -> None:
-        self.alpha = alpha
+    def __init__(self) -> None:
         self.value: float | None = None
 
-    def observe(self, sample: float) -> None:
-        self.value = sample if self.value is None else self.value + self.alpha * (sample - self.value)
+    def observe(self, sample: float, alpha: float) -> None:
+        self.value = sample if self.value is None else self.value + alpha * (sample - self.value)
 
     def decay(self, factor: float) -> None:
         if self.value is not None:
@@ -53,14 +52,12 @@ class Admission:
     """Decides from measured passes whether another one fits before the cut-off.
 
     Three averages are kept: prefill, decode, and everything else between submitting a pass and its end
-    (transfer both ways, frame copy, vision).
+    (transfer to the engine, frame copy, vision). The way back of a result is a matter of the margin.
     """
 
     def __init__(self, config: AdmissionConfig) -> None:
         self.config = config
-        self._other = Ema(config.ema_alpha)
-        self._prefill = Ema(config.ema_alpha)
-        self._decode = Ema(config.ema_alpha)
+        self._other, self._prefill, self._decode = Ema(), Ema(), Ema()
         self.refusals = 0
         self.refusals_in_a_row = 0
         self.longest_refusal = 0
@@ -90,9 +87,10 @@ class Admission:
 
     def observe(self, stages: StageTimes, total_ns: int) -> None:
         """Learn from a finished pass, late ones included; `total_ns` runs from submission to its end."""
-        self._prefill.observe(stages.prefill_ns)
-        self._decode.observe(stages.decode_ns)
-        self._other.observe(max(0, total_ns - stages.prefill_ns - stages.decode_ns))
+        alpha = self.config.ema_alpha
+        self._prefill.observe(stages.prefill_ns, alpha)
+        self._decode.observe(stages.decode_ns, alpha)
+        self._other.observe(max(0, total_ns - stages.prefill_ns - stages.decode_ns), alpha)
 
     def forget(self) -> None:
         """Start again without an estimate (another engine process)."""

@@ -3,17 +3,27 @@
 import traceback
 from collections import deque
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Protocol
+from dataclasses import dataclass
 
 import numpy as np
 
-from vla_edge_ros.actions.planner import ActionPlanner, GroupCommand, GroupTrajectory
-from vla_edge_ros.control.admission import Admission, AdmissionConfig
+from vla_edge_ros.actions.planner import ActionPlanner
+from vla_edge_ros.control.admission import Admission
 from vla_edge_ros.control.clock import Clock
 from vla_edge_ros.control.decision import Decision
+from vla_edge_ros.control.events import (
+    ClockJump,
+    ControlConfig,
+    Enable,
+    EngineReplaced,
+    Event,
+    Instruction,
+    ResetMemory,
+    Retune,
+)
 from vla_edge_ros.control.record import TickRecord, WorkTimes
 from vla_edge_ros.control.schedule import TickSchedule, TickTimes
+from vla_edge_ros.control.sink import Sink
 from vla_edge_ros.engine.interface import (
     Engine,
     EngineInfo,
@@ -26,91 +36,7 @@ from vla_edge_ros.memory.frame_memory import FrameMemory
 from vla_edge_ros.perception.frame import FrameMeta
 from vla_edge_ros.perception.frame_buffer import FrameBuffer
 
-
-class Sink(Protocol):
-    """Where a tick's messages go; each call returns when the message is handed to the middleware."""
-
-    def trajectory(self, trajectory: GroupTrajectory) -> None: ...
-
-    def command(self, command: GroupCommand) -> None: ...
-
-    def tick(self, record: TickRecord) -> None: ...
-
-    def finished(self, record: TickRecord) -> None:
-        """The tick's last message is out and its lateness is known; the record changes no more."""
-
-
-@dataclass(frozen=True, slots=True)
-class Instruction:
-    """A new prompt, already tokenised: (P,) int32."""
-
-    text: str
-    tokens: np.ndarray
-
-    def to_json(self) -> dict:
-        return {"event": "instruction", "text": self.text}
-
-
-@dataclass(frozen=True, slots=True)
-class ResetMemory:
-    def to_json(self) -> dict:
-        return {"event": "reset_memory"}
-
-
-@dataclass(frozen=True, slots=True)
-class Enable:
-    is_enabled: bool
-
-    def to_json(self) -> dict:
-        return {"event": "enable" if self.is_enabled else "disable"}
-
-
-@dataclass(frozen=True, slots=True)
-class ClockJump:
-    """The ROS clock jumped: frames, memory and the hold timer belong to another time."""
-
-    delta_ns: int
-
-    def to_json(self) -> dict:
-        return {"event": "clock_jump", "delta_ns": self.delta_ns}
-
-
-@dataclass(frozen=True, slots=True)
-class EngineReplaced:
-    """A fresh engine process took over; its cache is empty."""
-
-    info: EngineInfo
-
-    def to_json(self) -> dict:
-        return {"event": "engine_replaced", "plan_id": self.info.plan_id}
-
-
-@dataclass(frozen=True, slots=True)
-class Retune:
-    """Parameters that may change while ticks run."""
-
-    control: "ControlConfig"
-    admission: AdmissionConfig
-
-    def to_json(self) -> dict:
-        return {"event": "retune"} | asdict(self)
-
-
-Event = Instruction | ResetMemory | Enable | ClockJump | EngineReplaced | Retune
 Hold = tuple[Decision, str]
-
-
-@dataclass(frozen=True, slots=True)
-class ControlConfig:
-    """
-    max_frame_age_ns: a frame older than this at the start of a tick is not worth a pass.
-    max_hold_ns: after this long without a fresh action a hold becomes a SAFE_STOP.
-    uses_late_result: a pass that ended after its cut-off serves the next tick as FRESH_LATE.
-    """
-
-    max_frame_age_ns: int = 100_000_000
-    max_hold_ns: int = 300_000_000
-    uses_late_result: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +51,14 @@ class _InFlight:
 
 @dataclass(slots=True)
 class Totals:
-    """Counts since the controller was made."""
+    """Counts since the controller was made.
+
+    skipped_frames: published, but overtaken by a newer one before any pass began.
+    misses: ticks that began a pass and were not FRESH.
+    """
 
     ticks: int = 0
-    fresh: int = 0
+    skipped_frames: int = 0
     late_publishes: int = 0
     skipped_ticks: int = 0
     misses: int = 0
@@ -175,6 +105,7 @@ class Controller:
         self._epoch = 0
         self._work_id = 0
         self._in_flight: _InFlight | None = None
+        self._late: WorkResult | None = None
         self._last_used_index = 0
         self._last_tick = -1
         self._fresh_effect_ns = 0
@@ -186,6 +117,11 @@ class Controller:
     @property
     def is_enabled(self) -> bool:
         return self._is_enabled
+
+    @property
+    def last_used_frame(self) -> int:
+        """Index of the newest frame that was used or declared void, 0 where there is none."""
+        return self._last_used_index
 
     def post(self, event: Event) -> None:
         """Have `event` applied at the start of the next tick; may be called from any thread."""
@@ -226,18 +162,22 @@ class Controller:
             record.decision = Decision.FAULT
             record.reason = f"internal error: {type(error).__name__}: {error}"
             self._fail(record.reason, traceback.format_exc())
+            self._rest(record, times, sink)
         self._finish(record, times, sink)
         return record
 
     def _run(self, record: TickRecord, times: TickTimes, sink: Sink) -> None:
         self._apply_events(record, times, sink)
         record.hold_ns = max(0, times.effect_ns - self._fresh_effect_ns)
-        overdue = self._collect(record, record.started_ns)
+        overdue = self._collect(record, record.started_ns) or self._late
+        self._late = None
         hold = self._hold_before_work(record, record.started_ns, times)
         result = None
         if hold is None:
             self._submit_frame(record, record.started_ns)
             result = self._collect(record, times.cutoff_ns)
+            if result is not None and result.finished_ns > times.cutoff_ns:
+                self._late, result = result, None
         record.decision, record.reason = self._decide(record, times, hold, result, overdue)
         self._act(record, times, sink)
 
@@ -260,6 +200,8 @@ class Controller:
                 self._in_flight = None
                 self.admission.forget()
                 self._refill_prompt()
+                continue
+            if event == Enable(self._is_enabled) and not self._is_latched:
                 continue
             self._cancel(record.started_ns, times.effect_ns, record.effect_stamp_ns, sink)
             match event:
@@ -292,6 +234,14 @@ class Controller:
             for command in self.planner.rest_commands():
                 sink.command(command)
 
+    def _rest(self, record: TickRecord, times: TickTimes, sink: Sink) -> None:
+        """Bring motion to rest after a defect, of which this may be a part as well."""
+        try:
+            self._cancel(record.started_ns, times.effect_ns, record.effect_stamp_ns, sink)
+            self._send_rest(sink)
+        except Exception:
+            self._on_fault(traceback.format_exc())
+
     def _void_frames(self) -> None:
         newest = self._frames.peek()
         self._last_used_index = newest.index if newest is not None else 0
@@ -301,6 +251,7 @@ class Controller:
         if self._instruction is None:
             return
         self._epoch += 1
+        self._late = None
         self._prompt_slots = self.memory.set_prompt(len(self._instruction.tokens))
         self._prompt_is_filled = False
 
@@ -328,6 +279,8 @@ class Controller:
         )
         record.work.append(times)
         if result.frame is not None:
+            times.frame_index = result.frame.index
+            record.skipped_frames += max(0, result.frame.index - self._last_used_index - 1)
             self._last_used_index = max(self._last_used_index, result.frame.index)
             record.top_probability = float(result.top_probability[0].mean())
             record.entropy = float(result.entropy[0].mean())
@@ -357,7 +310,8 @@ class Controller:
         if self._in_flight is None and not self._prompt_is_filled and self._prompt_slots is not None:
             self._submit_prompt(now_ns)
         newest = self._frames.peek()
-        if newest is None or newest.index <= self._last_used_index:
+        record.seen_frame = newest.index if newest is not None else 0
+        if record.seen_frame <= self._last_used_index:
             return Decision.HOLD_NO_FRAME, "no frame newer than the last used"
         _describe_frame(record, newest, now_ns)
         if record.frame_age_ns > self.config.max_frame_age_ns:
@@ -387,8 +341,8 @@ class Controller:
         """Make room by the eviction policy and start a pass over what is then retained."""
         for evicted in self.memory.make_room(record.tick):
             self._engine.evict(evicted.slots)
-            record.evicted.append(evicted.to_json())
-        self.totals.evictions += len(record.evicted)
+            record.journal.append(evicted.to_json())
+        self.totals.evictions += len(record.journal)
         work = FrameWork(
             self._next_work(), self.memory.context_slots(), self.memory.frame_slots, self.memory.action_slots
         )
@@ -419,8 +373,7 @@ class Controller:
         if self._is_enabled and (not_ready := self.planner.is_ready(record.started_ns)) is not None:
             return Decision.SAFE_STOP, not_ready
         if hold is None:
-            is_on_time = result is not None and result.finished_ns <= times.cutoff_ns
-            hold = self._use(record, result if is_on_time else None, times)
+            hold = self._use(record, result, times)
             if hold is None:
                 return Decision.FRESH, ""
         if self.config.uses_late_result and self._use(record, overdue, times) is None:
@@ -469,7 +422,7 @@ class Controller:
         self.decision_counts[record.decision] += 1
         totals = self.totals
         totals.ticks += 1
-        totals.fresh += record.decision is Decision.FRESH
+        totals.skipped_frames += record.skipped_frames
         totals.misses += record.submitted_work is not None and record.decision is not Decision.FRESH
         totals.late_publishes += record.is_late
         totals.skipped_ticks += record.skipped_ticks

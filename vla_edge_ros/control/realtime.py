@@ -40,15 +40,6 @@ def sleep_until(until_ns: int) -> None:
         raise OSError(error, os.strerror(error))
 
 
-def next_tick(tick: int, now_ns: int, start_ns: int, period_ns: int) -> int:
-    """The tick after `tick`: the following one, or the one whose period it now is; those between are missed.
-
-    Tick k's period is [start_ns + k * period_ns, start_ns + (k + 1) * period_ns). Never a burst: a tick is
-    skipped once its whole period has passed.
-    """
-    return max(tick + 1, (now_ns - start_ns) // period_ns)
-
-
 def apply_realtime(priority: int) -> list[str]:
     """Make this process keep time as well as it is allowed to; one warning for each thing refused.
 
@@ -68,7 +59,7 @@ def set_exact_timers() -> None:
 
 
 def set_fifo_priority(priority: int) -> str:
-    """Give every thread of this process SCHED_FIFO at `priority` (1 to 99); the refusal, or empty.
+    """Give every thread of this process SCHED_FIFO at `priority` (1 to 99); the refusal, or an empty text.
 
     All of them, since the priority is a ROS parameter: it is known only when DDS has threads already.
     """
@@ -91,6 +82,16 @@ def set_fifo_priority(priority: int) -> str:
 def fifo_priority() -> int:
     """The calling thread's SCHED_FIFO priority, 0 where it has another policy."""
     return os.sched_getparam(0).sched_priority if os.sched_getscheduler(0) == os.SCHED_FIFO else 0
+
+
+def step_above_others() -> None:
+    """Put the calling thread one SCHED_FIFO priority above the process's other threads, where it has one.
+
+    Under equal priorities a thread that wakes up waits for those that run on every core.
+    """
+    priority = fifo_priority()
+    if priority:
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(min(99, priority + 1)))
 
 
 def settle_memory() -> list[str]:

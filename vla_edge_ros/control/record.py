@@ -10,7 +10,8 @@ from vla_edge_ros.engine.interface import StageTimes
 class WorkTimes:
     """When work that this tick collected was begun, ended and seen by the control thread (steady ns).
 
-    retained_frame: index of the frame that it put into memory, None where it put none.
+    frame_index: the frame that a pass read; None for a prompt, and where it found no whole frame.
+    retained_frame: the frame that it put into memory, None where it put none.
     """
 
     work_id: int
@@ -20,6 +21,7 @@ class WorkTimes:
     finished_ns: int
     received_ns: int
     stages: StageTimes = field(default_factory=StageTimes)
+    frame_index: int | None = None
     retained_frame: int | None = None
 
 
@@ -27,12 +29,14 @@ class WorkTimes:
 class TickRecord:
     """One tick. Times are steady nanoseconds; None means that the tick had no such thing.
 
-    frame_*: the frame that the tick's pass used, else the newest one at its start.
+    seen_frame: index of the newest frame when the tick looked, 0 for none.
+    frame_*: the frame that the tick's action is of, else the newest one when it looked.
+    skipped_frames: published since the frame used before, and never used.
     predicted_ns: admission's estimate of the pass, asked for at this tick.
     submitted_work: the pass that this tick began.
     work: results that this tick collected, the late ones of earlier ticks included.
     top_probability, entropy: mean over the A tokens of the last pass that this tick collected.
-    evicted: lines of the eviction journal (`Evicted.to_json`).
+    journal: lines of the eviction journal (`Evicted.to_json`).
     action: the A values of this tick's step in policy units, limited as they would be sent.
     is_late: the last publish of the tick returned after its effect time.
     """
@@ -44,6 +48,8 @@ class TickRecord:
     decision: Decision = Decision.HOLD_NO_FRAME
     reason: str = ""
     is_enabled: bool = False
+    seen_frame: int = 0
+    skipped_frames: int = 0
     frame_index: int | None = None
     frame_stamp_ns: int | None = None
     frame_capture_ns: int | None = None
@@ -59,7 +65,7 @@ class TickRecord:
     steps_left: int = 0
     steps_dropped: int = 0
     retained_frames: int = 0
-    evicted: list[dict] = field(default_factory=list)
+    journal: list[dict] = field(default_factory=list)
     events: list[dict] = field(default_factory=list)
     hold_ns: int = 0
     skipped_ticks: int = 0

@@ -40,8 +40,14 @@ class TickSchedule:
         return TickTimes(tick, start, effect - self.margin_ns, effect)
 
     def following(self, tick: int, now_ns: int) -> int:
-        """The tick to run after `tick`: the next, or the one now under way where others were wholly missed.
+        """The tick to run after `tick`, as `next_tick` says."""
+        return next_tick(tick, now_ns, self.origin_ns, self.period_ns)
 
-        Missed ticks are skipped and never run in a burst: what they would have said is already past.
-        """
-        return max(tick + 1, (now_ns - self.origin_ns) // self.period_ns)
+
+def next_tick(tick: int, now_ns: int, start_ns: int, period_ns: int) -> int:
+    """The tick after `tick`: the following one, or the one whose period it now is; those between are missed.
+
+    Tick k's period is [start_ns + k * period_ns, start_ns + (k + 1) * period_ns). Never a burst: a tick is
+    skipped once its whole period has passed.
+    """
+    return max(tick + 1, (now_ns - start_ns) // period_ns)

@@ -9,7 +9,8 @@ from vla_edge_ros.actions.planner import ActionConfig, ActionPlanner
 from vla_edge_ros.actions.policy import Policy, load_policy
 from vla_edge_ros.control.admission import Admission, AdmissionConfig
 from vla_edge_ros.control.clock import Clock
-from vla_edge_ros.control.controller import ControlConfig, Controller, Retune
+from vla_edge_ros.control.controller import Controller
+from vla_edge_ros.control.events import ControlConfig, Retune
 from vla_edge_ros.control.schedule import TickSchedule
 from vla_edge_ros.engine.interface import FRAME_TOKENS, MAX_ACTION_TOKENS, Engine, EngineInfo, EngineSpec
 from vla_edge_ros.engine.tokenizer import load_tokenizer

@@ -4,8 +4,9 @@ import threading
 from collections.abc import Callable
 
 from vla_edge_ros.control.clock import Clock
-from vla_edge_ros.control.controller import Controller, Sink
+from vla_edge_ros.control.controller import Controller
 from vla_edge_ros.control.schedule import TickSchedule
+from vla_edge_ros.control.sink import Sink
 
 
 def run_ticks(
@@ -28,6 +29,7 @@ def run_ticks(
 class TickThread:
     """Runs ticks until stopped. One plain thread: executors starve timers of this period.
 
+    prepare: called first on the new thread, to give it its priority.
     on_error: called with the exception if a tick could not even publish; the thread then ends.
     """
 
@@ -37,12 +39,14 @@ class TickThread:
         schedule: TickSchedule,
         clock: Clock,
         sink: Sink,
+        prepare: Callable[[], None],
         on_error: Callable[[Exception], None],
     ) -> None:
         self._is_stopping = threading.Event()
 
         def run() -> None:
             try:
+                prepare()
                 run_ticks(controller, schedule, clock, sink, self._is_stopping.is_set)
             except Exception as error:
                 on_error(error)

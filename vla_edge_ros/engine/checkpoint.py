@@ -32,6 +32,8 @@ class _Tensor:
 class CheckpointWeights:
     """Tensors of a checked checkpoint, read from disk as float32."""
 
+    notes: tuple[str, ...] = ()
+
     def __init__(self, tensors: dict[str, _Tensor]):
         self._tensors = tensors
 

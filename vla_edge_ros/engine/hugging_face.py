@@ -67,16 +67,16 @@ class HuggingFaceReference:
         self._torch = torch
         transformers.utils.logging.set_verbosity_error()
         transformers.utils.logging.disable_progress_bar()
-        self._model = transformers.AutoModelForCausalLM.from_pretrained(
-            directory, torch_dtype=torch.float32, attn_implementation="eager", local_files_only=True
-        ).eval()
+        model = transformers.AutoModelForCausalLM.from_pretrained(
+            directory, attn_implementation="eager", local_files_only=True
+        )
+        self._model = model.float().eval()
 
     def embed_tokens(self, tokens: np.ndarray) -> np.ndarray:
         """(n, hidden) float32."""
+        ids = self._torch.tensor(tokens, dtype=self._torch.long)
         with self._torch.no_grad():
-            return self._model.get_input_embeddings()(
-                self._torch.tensor(tokens, dtype=self._torch.long)
-            ).numpy()
+            return self._model.get_input_embeddings()(ids).numpy()
 
     def embed_frame(self, frame: np.ndarray, weights: WeightSource) -> np.ndarray:
         """(32, hidden) float32 of `frame` (64, 128, 3) uint8: the patch embedding as a convolution."""
@@ -95,9 +95,8 @@ class HuggingFaceReference:
         layers = []
 
         def keep(module, arguments, output):
-            layers.append(
-                (output[0] if isinstance(output, tuple) else output).reshape(states.shape).numpy().copy()
-            )
+            after = output[0] if isinstance(output, tuple) else output
+            layers.append(after.reshape(states.shape).numpy().copy())
 
         hooks = [layer.register_forward_hook(keep) for layer in self._model.model.layers]
         try:

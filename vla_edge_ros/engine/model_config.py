@@ -149,7 +149,7 @@ def _rope_theta(fields: dict) -> float:
 def _require_full_attention(fields: dict, layers: int) -> None:
     """Qwen2's rule: layers from max_window_layers on slide, if use_sliding_window and a width is set."""
     is_sliding = _bool(fields, "use_sliding_window", False)
-    window = _positive_int(fields, "sliding_window") if fields.get("sliding_window") is not None else None
+    window = fields.get("sliding_window")
     kinds = fields.get("layer_types")
     if kinds is None:
         first = layers

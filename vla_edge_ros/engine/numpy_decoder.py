@@ -47,14 +47,14 @@ def work_buffers(config: ModelConfig, n_slots: int, max_tokens: int) -> Buffers:
         "values": (config.num_hidden_layers, n_slots, config.kv_size),
         "cosines": (n_slots, 1, half),
         "sines": (n_slots, 1, half),
-        "rotation": (2, n_slots * config.num_key_value_heads * half + max_tokens * config.query_size),
+        "rotation": (2, max(n_slots * config.kv_size, max_tokens * config.query_size) // 2),
         "states": (max_tokens, config.hidden_size),
         "normed": (max_tokens, config.hidden_size),
         "moments": (max_tokens, 1),
         "projected": (max_tokens, qkv),
         "queries": (config.num_attention_heads, max_tokens, config.head_dim),
         "scores": (config.num_attention_heads * max_tokens * n_slots,),
-        "score_rows": (2, config.num_attention_heads * max_tokens),
+        "score_rows": (config.num_attention_heads * max_tokens,),
         "heads": (config.num_attention_heads * max_tokens * config.head_dim,),
         "attended": (max_tokens, config.query_size),
         "residual": (max_tokens, config.hidden_size),
@@ -142,6 +142,7 @@ class NumpyDecoder:
         self.cached_values[:, slots] = np.nan
 
     def _attention(self, layer: int, states: np.ndarray, slots: np.ndarray, start: int) -> None:
+        """Grouped-query attention with its residual; token i of T stands at rank `start` + i."""
         config, work = self.config, self._work
         n_tokens, n_ranks = len(states), start + len(states)
         projected = work["projected"][:n_tokens]
@@ -160,6 +161,14 @@ class NumpyDecoder:
         self._rotate(query, start)
         query *= np.float32(1 / math.sqrt(config.head_dim))
 
+        residual = work["residual"][:n_tokens]
+        np.matmul(self._attend(layer, query, start), self.weights["output"][layer].T, out=residual)
+        states += residual
+
+    def _attend(self, layer: int, query: np.ndarray, start: int) -> np.ndarray:
+        """Outputs of all heads (T, query size) for rotated and scaled queries of that shape."""
+        config, work = self.config, self._work
+        n_tokens, n_ranks = len(query), start + len(query)
         kv_heads, group = config.num_key_value_heads, config.num_attention_heads // config.num_key_value_heads
         by_head = (kv_heads, group * n_tokens, config.head_dim)
         queries = _view(work["queries"], (config.num_attention_heads, n_tokens, config.head_dim))
@@ -172,7 +181,7 @@ class NumpyDecoder:
         if n_tokens > 1:
             own = scores.reshape(kv_heads, group, n_tokens, n_ranks)[..., start:]
             own += work["causal"][:n_tokens, :n_tokens]
-        row = _view(work["score_rows"][0], (kv_heads, group * n_tokens, 1))
+        row = _view(work["score_rows"], (kv_heads, group * n_tokens, 1))
         np.maximum.reduce(scores, axis=2, out=row, keepdims=True)
         scores -= row
         np.exp(scores, out=scores)
@@ -183,12 +192,11 @@ class NumpyDecoder:
 
         attended = work["attended"][:n_tokens]
         by_token = heads.reshape(config.num_attention_heads, n_tokens, config.head_dim).transpose(1, 0, 2)
-        attended.reshape(n_tokens, config.num_attention_heads, config.head_dim)[:] = by_token
-        residual = work["residual"][:n_tokens]
-        np.matmul(attended, self.weights["output"][layer].T, out=residual)
-        states += residual
+        attended.reshape(by_token.shape)[:] = by_token
+        return attended
 
     def _mlp(self, layer: int, states: np.ndarray) -> None:
+        """SwiGLU with its residual: down(silu(gate) * up)."""
         n_tokens, mlp = len(states), self.config.intermediate_size
         normed = self._norm(states, self.weights["mlp_norm"][layer])
         both = self._work["gate_up_states"][:n_tokens]

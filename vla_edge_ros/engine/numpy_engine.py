@@ -86,6 +86,7 @@ class NumpyEngine:
             vocabulary_size=config.vocab_size,
             embedding_size=config.hidden_size,
             account_bytes=account,
+            notes=weights.notes,
         )
 
     def submit(self, work: PromptWork | FrameWork) -> None:

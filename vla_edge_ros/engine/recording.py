@@ -38,6 +38,21 @@ class NoiseFrames:
         return FrameMeta(index, stamp_ns=index, capture_ns=index, receipt_ns=index)
 
 
+class GivenFrames:
+    """A source of the given frames, one after another."""
+
+    def __init__(self, frames: list[np.ndarray]):
+        self.given = frames
+        self._n_read = 0
+
+    def read_into(self, out: np.ndarray) -> FrameMeta:
+        out[:] = self.given[self._n_read]
+        self._n_read += 1
+        return FrameMeta(
+            self._n_read, stamp_ns=self._n_read, capture_ns=self._n_read, receipt_ns=self._n_read
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class RecordedPass:
     """evicted: indices of the frames forgotten before it. frame: the index of its own.
@@ -55,8 +70,11 @@ class RecordedPass:
 class RecordedEngine:
     """An engine with a memory of its own, in shuffled slots, that keeps the states after every layer."""
 
-    def __init__(self, model: str, seed: int, n_slots: int, policy: str):
-        self.frames = NoiseFrames(seed)
+    def __init__(
+        self, model: str, seed: int, n_slots: int, policy: str, frames: list[np.ndarray] | None = None
+    ):
+        """frames: what the camera gives, (64, 128, 3) uint8 each; noise where it is None."""
+        self.frames = NoiseFrames(seed) if frames is None else GivenFrames(frames)
         spec = EngineSpec(model=model, seed=seed, n_slots=n_slots, action_tokens=MAX_ACTION_TOKENS)
         self._engine = NumpyEngine(spec, self.frames)
         self._engine.configure()
@@ -95,6 +113,14 @@ class RecordedEngine:
             result.tokens[0],
             result.top_probability[0],
         )
+
+    def retained(self) -> list[int]:
+        """Indices of the frames in memory, oldest first."""
+        return [frame.meta.index for frame in self._memory.frames]
+
+    def cached_keys(self) -> np.ndarray:
+        """(layers, n, KV size): the keys of the prompt and of every retained frame, by rank."""
+        return self._engine.decoder.cached_keys[:, self._shuffled[self._memory.context_slots()]]
 
     def _run(self, work: PromptWork | FrameWork) -> WorkResult:
         self._engine.submit(work)

@@ -18,7 +18,12 @@ HEAD = "lm_head.weight"
 
 
 class WeightSource(Protocol):
-    """Tensors by Hugging Face's names, read one at a time."""
+    """Tensors by Hugging Face's names, read one at a time.
+
+    notes: what a user should know of them, a line each.
+    """
+
+    notes: tuple[str, ...]
 
     def read(self, name: str, out: np.ndarray, first_row: int = 0) -> np.ndarray:
         """Fill `out` (float32, C-contiguous) with the tensor's rows from `first_row` on, and return it."""
@@ -63,6 +68,7 @@ class SeededWeights:
         self._shapes = decoder_shapes(config) | vision_shapes(config.hidden_size)
         self._query_gain = 1 + 2 * min(1, 16 / config.num_hidden_layers**2)
         self._seed = seed
+        self.notes = (f"decoder and vision weights are random, of seed {seed}",)
 
     def read(self, name: str, out: np.ndarray, first_row: int = 0) -> np.ndarray:
         row_size = math.prod(self._shapes[name][1:])
@@ -83,11 +89,12 @@ class SeededWeights:
 
 
 class _CheckpointWithSeededVision:
-    """A checkpoint's decoder, and a seeded patch embedding where the checkpoint has none."""
+    """The decoder of a checkpoint that has no patch embedding, and a seeded one."""
 
-    def __init__(self, checkpoint: CheckpointWeights, vision: SeededWeights):
+    def __init__(self, checkpoint: CheckpointWeights, config: ModelConfig, seed: int):
         self._checkpoint = checkpoint
-        self._vision = vision
+        self._vision = SeededWeights(config, seed)
+        self.notes = (f"the model has no vision weights; they are random, of seed {seed}",)
 
     def read(self, name: str, out: np.ndarray, first_row: int = 0) -> np.ndarray:
         source = self._checkpoint if name in self._checkpoint else self._vision
@@ -115,4 +122,4 @@ def open_weights(model: str, seed: int) -> tuple[ModelConfig, WeightSource]:
     )
     if VISION_WEIGHT in checkpoint:
         return config, checkpoint
-    return config, _CheckpointWithSeededVision(checkpoint, SeededWeights(config, seed))
+    return config, _CheckpointWithSeededVision(checkpoint, config, seed)

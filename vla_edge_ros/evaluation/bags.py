@@ -7,18 +7,22 @@ from typing import NamedTuple
 
 import zstandard
 
+from vla_edge_ros.errors import UserError
 from vla_edge_ros.evaluation.message_types import COMPRESSED_IMAGE, IMAGE, STRING, deserialise, stamp_ns
-from vla_edge_ros.evaluation.recording import ZSTD_MAGIC, Storage, StorageError
+from vla_edge_ros.evaluation.recording import ZSTD_MAGIC, Storage, StorageError, printable
 from vla_edge_ros.evaluation.recording_files import open_storage, recording_files
+
+TRUNCATED = 3
+"""Exit code of a command that read a recording as far as it goes."""
 
 _LISTED_TOPICS = 12
 
 
-class BagRefused(Exception):
+class BagRefused(UserError):
     """A recording cannot be used; the message is one printable line for the user."""
 
     def __init__(self, message: str) -> None:
-        super().__init__("".join(c if c.isprintable() else "\ufffd" for c in message))
+        super().__init__(printable(message))
 
 
 class TopicInfo(NamedTuple):

@@ -1,7 +1,7 @@
 """The pictures of the frames that a run still remembers."""
 
 from vla_edge_ros.evaluation.bags import Bag
-from vla_edge_ros.evaluation.report import FilmFrame
+from vla_edge_ros.evaluation.filmstrip import FilmFrame
 from vla_edge_ros.perception.decode import decode
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 _PLAUSIBLE_TRANSPORT_NS = 1_000_000_000
 _LONE_IMAGE_PERIOD_NS = 33_333_333
-_STAMPS_LINE = re.compile(r"recorded stamp (-?\d+) is played as (-?\d+), rate ([0-9.e+-]+)")
+_STAMPS_LINE = re.compile(r"recorded stamp (-?\d+) is played as (-?\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class PlaybackSchedule:
 
     def stamps_line(self) -> str:
         """How stamps are mapped in this lap, as a line for the log that `read_stamps_line` reads."""
-        return f"recorded stamp {self.origin_stamp_ns} is played as {self.base_ns}, rate {self.rate}"
+        return f"recorded stamp {self.origin_stamp_ns} is played as {self.base_ns}"
 
     def next_lap(self, first_log_ns: int, last_log_ns: int, n_images: int) -> "PlaybackSchedule":
         """The schedule of the same recording played again, one mean image period after the last image."""
@@ -62,17 +62,16 @@ class PlaybackSchedule:
 
 @dataclass(frozen=True, slots=True)
 class Lap:
-    """How one lap's stamps were mapped: `origin_stamp_ns` of the recording became `base_ns`."""
+    """How the stamps of one lap at rate 1 were moved: `origin_stamp_ns` of the recording became `base_ns`."""
 
     origin_stamp_ns: int
     base_ns: int
-    rate: float
 
     def recorded_stamp_ns(self, played_stamp_ns: int) -> int:
-        return self.origin_stamp_ns + round((played_stamp_ns - self.base_ns) * self.rate)
+        return self.origin_stamp_ns + played_stamp_ns - self.base_ns
 
 
 def read_stamps_line(line: str) -> Lap | None:
     """The lap that a line of the camera's log announces; None where it is another line."""
     match = _STAMPS_LINE.search(line)
-    return Lap(int(match[1]), int(match[2]), float(match[3])) if match else None
+    return Lap(int(match[1]), int(match[2])) if match else None

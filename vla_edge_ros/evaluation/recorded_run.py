@@ -23,14 +23,14 @@ class RecordedRun:
     run: how it was started (parameters, engine, and what else its maker put there).
     frames: every frame that was published to the frame buffer, in order.
     ticks: every tick's record, as `TickRecord.to_json`, in order.
-    begin_ns: when the controller began; frames received before are void.
+    begin: `at_ns`, when the controller began, and `frame`, the newest frame then, void as those before it.
     end: what was known at the end (the bare loop's counts); empty where the run was cut off.
     """
 
     run: dict
     frames: list[FrameMeta]
     ticks: list[dict]
-    begin_ns: int
+    begin: dict
     end: dict = field(default_factory=dict)
 
     @classmethod
@@ -39,7 +39,7 @@ class RecordedRun:
 
         Raises UserError if the file is none.
         """
-        run, frames, ticks, begin_ns, end = None, [], [], None, {}
+        run, frames, ticks, begin, end = None, [], [], None, {}
         try:
             for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
                 try:
@@ -52,17 +52,17 @@ class RecordedRun:
                     frames.append(FrameMeta(*item["frame"]))
                 elif "tick" in item:
                     ticks.append(item["tick"])
-                elif "begin_ns" in item:
-                    begin_ns = item["begin_ns"]
+                elif "begin" in item:
+                    begin = item["begin"]
                 elif "end" in item:
                     end = item["end"]
                 else:
                     run = item["run"]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UserError(f"{path}: no recorded run: {type(error).__name__}: {error}") from None
-        if run is None or begin_ns is None:
+        if run is None or begin is None:
             raise UserError(f"{path}: no recorded run: the node was never active")
-        return cls(run, frames, ticks, begin_ns, end)
+        return cls(run, frames, ticks, begin, end)
 
     @classmethod
     def from_document(cls, path: Path) -> "RecordedRun":
@@ -73,7 +73,7 @@ class RecordedRun:
                 document["run"],
                 [FrameMeta(*frame) for frame in document["received"]],
                 document["records"],
-                document["begin_ns"],
+                document["begin"],
             )
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UserError(
@@ -87,10 +87,20 @@ class RecordedRun:
             "run": self.run,
             "received": frames,
             "records": self.ticks,
-            "begin_ns": self.begin_ns,
+            "begin": self.begin,
         }
 
-    def until_tick(self, end: int) -> "RecordedRun":
+    @classmethod
+    def load(cls, path: Path) -> "RecordedRun":
+        """Read either form, told by the content. Raises UserError if the file holds no recorded run."""
+        try:
+            with path.open(encoding="utf-8") as file:
+                is_lines = file.readline().startswith('{"run"') and file.readline().startswith("{")
+        except (OSError, ValueError) as error:
+            raise UserError(f"{path}: cannot be read: {error}") from None
+        return cls.from_lines(path) if is_lines else cls.from_document(path)
+
+    def until_tick(self, end: float) -> "RecordedRun":
         """The run as if it had ended before tick `end`."""
         return replace(self, ticks=[tick for tick in self.ticks if tick["tick"] < end])
 

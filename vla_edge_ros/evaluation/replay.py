@@ -7,12 +7,14 @@ from pathlib import Path
 from rich.console import Console
 
 from vla_edge_ros.control import settings
-from vla_edge_ros.evaluation import summary
+from vla_edge_ros.errors import UserError
+from vla_edge_ros.evaluation import run_document
 from vla_edge_ros.evaluation.arguments import add_run_arguments, given_parameters, positive
-from vla_edge_ros.evaluation.bags import open_bag
+from vla_edge_ros.evaluation.bags import TRUNCATED, open_bag
 from vla_edge_ros.evaluation.film import film_frames
 from vla_edge_ros.evaluation.recorded_run import RecordedRun
-from vla_edge_ros.evaluation.report import summary_table, write_report
+from vla_edge_ros.evaluation.report import write_report
+from vla_edge_ros.evaluation.summary import summary_table
 from vla_edge_ros.evaluation.virtual_run import Replay, replay, replay_recorded
 from vla_edge_ros.parameters import validate_all
 
@@ -37,7 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     console = Console()
-    recorded = RecordedRun.from_document(args.times) if args.times is not None else None
+    recorded = RecordedRun.load(args.times) if args.times is not None else None
+    if recorded is not None and args.instruction is not None:
+        raise UserError("--instruction goes with stated times: a recorded run has its own instructions")
     given = given_parameters(args)
     with open_bag(args.bag) as bag:
         topic = bag.pick_image_topic(args.topic)
@@ -47,7 +51,8 @@ def run(args: argparse.Namespace) -> int:
             replayed = replay(bag, topic.name, values, args.service_ms, args.seconds, uses_recorded_text)
         else:
             values = validate_all(recorded.run["parameters"] | given)
-            replayed = replay_recorded(bag, topic.name, values, recorded)
+            n_ticks = args.seconds * 1000 / values["control.period_ms"]
+            replayed = replay_recorded(bag, topic.name, values, recorded.until_tick(n_ticks))
         document = _document(args.bag.name, topic.name, values, replayed)
         if args.json is not None:
             _make_room(args.json).write_text(json.dumps(document), encoding="utf-8")
@@ -56,26 +61,25 @@ def run(args: argparse.Namespace) -> int:
             write_report(_make_room(args.report), document, {document["policy"]: strip})
         truncated_after = bag.truncated_after
     console.print(summary_table(document))
-    for part in summary.OUTCOME:
+    for part in run_document.OUTCOME:
         console.print(f"{part}_sha256 {document[f'{part}_sha256']}", highlight=False, soft_wrap=True)
     if truncated_after is not None:
         console.print(
             f"{args.bag}: truncated after {truncated_after} messages", style="yellow", soft_wrap=True
         )
-    return 0 if truncated_after is None or args.allow_truncated else 1
+    return 0 if truncated_after is None or args.allow_truncated else TRUNCATED
 
 
 def _document(bag: str, topic: str, values: dict, replayed: Replay) -> dict:
     records = [record.to_json() for record in replayed.records]
     return {
         "kind": "replay",
-        **summary.header(bag, topic, values, settings.describe_engine(values, replayed.info)),
-        **summary.summarise(records),
-        "frames": replayed.camera.received,
+        **run_document.header(bag, topic, values, settings.describe_engine(values, replayed.info)),
+        **run_document.summarise(records),
         "frames_refused": sum(replayed.camera.refused.values()),
         "evictions": {values["memory.policy"]: len(replayed.journal)},
-        **summary.outcome(records),
-        "records": [summary.row(record) for record in records],
+        **run_document.outcome(records),
+        "records": [record | run_document.row(record) for record in records],
     }
 
 

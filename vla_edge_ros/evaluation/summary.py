@@ -1,111 +1,96 @@
-"""From tick records to the document that demo and replay write and that the report draws."""
+"""What a run comes to, as rows for the terminal and for the report."""
 
-import hashlib
-import json
-import os
-import platform
-from importlib.metadata import version
+from typing import NamedTuple
 
-from vla_edge_ros import __version__
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
 from vla_edge_ros.control.decision import Decision
-from vla_edge_ros.control.settings import Parameters
-from vla_edge_ros.figures import percentiles
+from vla_edge_ros.evaluation.recording import printable
+from vla_edge_ros.figures import NOTHING, in_words
 
-OUTCOME = ("decisions", "actions", "journal")
-STAGES = ("copy", "vision", "prefill", "decode")
-
-
-def row(record: dict) -> dict:
-    """A record (`TickRecord.to_json`) with what the report draws, in ms; None where the tick has none."""
-    own = next((work for work in record["work"] if work["work_id"] == record["submitted_work"]), None)
-    stages = {f"{stage}_ms": _ms(own and own["stages"][f"{stage}_ns"]) for stage in STAGES}
-    return {
-        "tick": record["tick"],
-        "scheduled_ns": record["scheduled_ns"],
-        "started_ns": record["started_ns"],
-        "published_ns": record["published_ns"],
-        "decision": record["decision"],
-        "reason": record["reason"],
-        "is_late": record["is_late"],
-        "frame_index": record["frame_index"],
-        "frame_stamp_ns": record["frame_stamp_ns"],
-        "frame_age_ms": _ms(record["frame_age_ns"]),
-        "predicted_ms": _ms(record["predicted_ns"]),
-        "pass_ms": _ms(own and own["finished_ns"] - own["submitted_ns"]),
-        **stages,
-        "retained_frames": record["retained_frames"],
-        "evicted": [line["frame"] for line in record["evicted"]],
-        "action": record["action"],
-    }
+STAGES = ("copy", "vision", "prefill", "decode", "pass")
 
 
-def header(bag: str, topic: str, parameters: Parameters, engine: dict) -> dict:
-    """What a run was: where its images came from and what fixes its arithmetic."""
-    return {
-        "bag": bag,
-        "topic": topic,
-        "policy": parameters["memory.policy"],
-        "machine": machine(),
-        "parameters": dict(parameters),
-        "engine": engine,
-    }
+class Section(NamedTuple):
+    title: str
+    rows: list[tuple[str, str]]
 
 
-def summarise(records: list[dict]) -> dict:
-    """Counts and latencies over a run's records (`TickRecord.to_json`)."""
-    rows = [row(record) for record in records]
-    decisions = [record["decision"] for record in records]
-    fresh = decisions.count(Decision.FRESH.value)
-    latency = {"pass": "pass_ms", **{stage: f"{stage}_ms" for stage in STAGES}}
-    return {
-        "ticks": len(records),
-        "fresh": fresh,
-        "fresh_ratio": fresh / len(records) if records else 0.0,
-        "late_publishes": sum(record["is_late"] for record in records),
-        "skipped_ticks": sum(record["skipped_ticks"] for record in records),
-        "decision_counts": {d.value: decisions.count(d.value) for d in Decision if d.value in decisions},
-        "latency_ms": {
-            stage: percentiles([r[key] for r in rows if r[key] is not None]) for stage, key in latency.items()
-        },
-        "start_error_ms": percentiles([(r["started_ns"] - r["scheduled_ns"]) / 1e6 for r in records]),
-    }
+def summary(run: dict) -> list[Section]:
+    """The rows of a run's summary; whatever the run lacks is a dash."""
+    sections = [Section("frames and ticks", _tick_rows(run)), Section("decisions", _decision_rows(run))]
+    latency = [
+        (stage, _latency_in_words(figures)) for stage, figures in sorted_stages(run) if figures.get("n")
+    ]
+    sections.append(Section("latency in ms", latency or [("no pass was finished", NOTHING)]))
+    evictions = [(str(policy), in_words(n)) for policy, n in (run.get("evictions") or {}).items()]
+    sections.append(Section("frames evicted", evictions or [("none", NOTHING)]))
+    return [
+        Section(section.title, [(printable(label), printable(value)) for label, value in section.rows])
+        for section in sections
+    ]
 
 
-def outcome(records: list[dict]) -> dict:
-    """What must be equal between two runs of the same: decisions, actions and journal, each with its hash."""
-    parts = {
-        "decisions": [[record["tick"], record["decision"]] for record in records],
-        "actions": [[record["tick"], record["action"]] for record in records],
-        "journal": [line for record in records for line in record["evicted"]],
-    }
-    return parts | {f"{name}_sha256": canonical_sha256(part) for name, part in parts.items()}
+def summary_table(run: dict) -> Table:
+    """The summary for the terminal."""
+    title = printable(
+        f"{run.get('kind', 'run')} of {run.get('bag', NOTHING)}, policy {run.get('policy', NOTHING)}"
+    )
+    table = Table(title=Text(title), box=box.SIMPLE_HEAD, show_header=False, title_justify="left")
+    table.add_column(no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+    for section in summary(run):
+        table.add_section()
+        table.add_row(Text(section.title, style="dim"), "")
+        for label, value in section.rows:
+            table.add_row(Text(label), Text(value))
+    return table
 
 
-def canonical_sha256(value: object) -> str:
-    """Hash of the JSON text without spaces and with sorted keys; floats by their shortest exact form."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return hashlib.sha256(text.encode()).hexdigest()
+def sorted_stages(run: dict) -> list[tuple[str, dict]]:
+    """The stages of a pass in the order in which they happen, then any other."""
+    latency = run.get("latency_ms") or {}
+    rank = {stage: index for index, stage in enumerate(STAGES)}
+    stages = sorted(latency.items(), key=lambda item: (rank.get(item[0], len(STAGES)), str(item[0])))
+    return [(str(stage), figures or {}) for stage, figures in stages]
 
 
-def machine() -> dict:
-    """What a figure must be read with."""
-    return {
-        "platform": platform.platform(),
-        "processor": _processor(),
-        "cores": len(os.sched_getaffinity(0)),
-        "python": platform.python_version(),
-        "numpy": version("numpy"),
-        "vla_edge_ros": __version__,
-    }
+def ordered_decisions(run: dict) -> list[tuple[str, int]]:
+    """Every decision that occurred and its count, in the order of precedence."""
+    counts = run.get("decision_counts") or {}
+    known = [str(decision) for decision in Decision]
+    names = [name for name in known if counts.get(name)]
+    names += sorted(str(name) for name in counts if str(name) not in known and counts[name])
+    return [(name, counts[name]) for name in names]
 
 
-def _processor() -> str:
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as lines:
-            return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.machine()
+def _tick_rows(run: dict) -> list[tuple[str, str]]:
+    ratio = run.get("fresh_ratio")
+    rows = [
+        ("frames received", in_words(run.get("frames"))),
+        ("frames overtaken by newer ones", in_words(run.get("frames_skipped"))),
+        ("ticks", in_words(run.get("ticks"))),
+        ("ticks skipped", in_words(run.get("skipped_ticks"))),
+        ("fresh actions", in_words(run.get("fresh"))),
+        ("share of fresh actions", in_words(None if ratio is None else 100.0 * ratio, 1, "%")),
+        ("late publishes", in_words(run.get("late_publishes"))),
+    ]
+    if run.get("bare_loop_late") is not None:
+        rows.append(("late in a bare loop", in_words(run["bare_loop_late"])))
+    return rows
 
 
-def _ms(nanoseconds: int | None) -> float | None:
-    return None if nanoseconds is None else nanoseconds / 1e6
+def _decision_rows(run: dict) -> list[tuple[str, str]]:
+    total = sum(count for _, count in ordered_decisions(run))
+    rows = [
+        (name, f"{in_words(count)}  ({in_words(100.0 * count / total, 1, '%')})")
+        for name, count in ordered_decisions(run)
+    ]
+    return rows or [("no tick was decided", NOTHING)]
+
+
+def _latency_in_words(figures: dict) -> str:
+    names = (("p50", "p50"), ("p99", "p99"), ("p999", "p99.9"), ("max", "max"))
+    return "  ".join(f"{label} {in_words(figures.get(key), 2)}" for key, label in names)

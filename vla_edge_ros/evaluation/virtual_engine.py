@@ -1,6 +1,6 @@
 """An engine on a virtual clock: the real arithmetic, with service times that are stated or were recorded."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +14,7 @@ from vla_edge_ros.engine.interface import (
     PromptWork,
     StageTimes,
     WorkResult,
+    WorkStatus,
 )
 
 NEVER_NS = 1 << 62
@@ -44,12 +45,22 @@ class RecordedService:
 
 
 class VirtualEngine:
-    """Wraps an in-process engine: results are computed at submission and handed out at their virtual time."""
+    """Wraps an in-process engine: results are computed at submission and handed out at their virtual time.
 
-    def __init__(self, engine: Engine, clock: VirtualClock, service: StatedService | RecordedService) -> None:
+    start: called with the work's times before the engine reads its frame, to have the camera that far.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        clock: VirtualClock,
+        service: StatedService | RecordedService,
+        start: Callable[[WorkTimes], None],
+    ) -> None:
         self._engine = engine
         self._clock = clock
         self._service = service
+        self._start = start
         self._result: WorkResult | None = None
         self._received_ns = 0
 
@@ -58,10 +69,12 @@ class VirtualEngine:
 
     def submit(self, work: PromptWork | FrameWork) -> None:
         times = self._service.times(work.work_id, self._clock.now_ns())
-        # The frame is read when the engine starts, so that it is the newest one at that moment.
-        self._clock.sleep_until(times.started_ns)
-        self._engine.submit(work)
-        result = self._engine.wait(NEVER_NS)
+        self._start(times)
+        if times.kind == "frame" and times.frame_index is None:
+            result = WorkResult(work.work_id, WorkStatus.NO_FRAME)
+        else:
+            self._engine.submit(work)
+            result = self._engine.wait(NEVER_NS)
         result.started_ns, result.finished_ns, result.stages = (
             times.started_ns,
             times.finished_ns,

@@ -11,9 +11,10 @@ from functools import partial
 from itertools import islice
 
 from vla_edge_ros.control import settings
+from vla_edge_ros.control.admission import AdmissionConfig
 from vla_edge_ros.control.clock import VirtualClock
-from vla_edge_ros.control.controller import ClockJump, Instruction, ResetMemory
-from vla_edge_ros.control.record import TickRecord
+from vla_edge_ros.control.events import ClockJump, ControlConfig, Enable, Instruction, ResetMemory, Retune
+from vla_edge_ros.control.record import TickRecord, WorkTimes
 from vla_edge_ros.control.tick_thread import run_ticks
 from vla_edge_ros.engine.factory import make_engine
 from vla_edge_ros.engine.interface import EngineInfo
@@ -51,8 +52,8 @@ class Replay:
     """What a replay did.
 
     journal: every eviction, as `Evicted.to_json`.
-    remembered: (receipt_ns, ordinal) of each frame that memory holds at the end, oldest first; the ordinal is
-        its place among the topic's images in the bag, from 0.
+    remembered: (time_ns, ordinal) of each frame that memory holds at the end, oldest first: its receipt since
+        the first tick, and its place among the topic's images in the bag, from 0.
     """
 
     info: EngineInfo
@@ -118,18 +119,30 @@ def replay_recorded(bag: Bag, topic: str, parameters: settings.Parameters, recor
     recorded.check_replayable()
     if not recorded.ticks:
         raise UserError("the recorded run has no ticks")
+    frames = _images_of(recorded, bag, topic)
+    n_received = 0
 
-    def arrivals(rig: _Rig) -> Iterator[tuple[int, Callable[[], None]]]:
-        for meta, ordinal, image in _images_of(recorded, bag, topic):
-            yield meta.receipt_ns, partial(rig.receive_as, meta, image.message, ordinal)
+    def receive_until(index: int | None) -> None:
+        """Have the camera publish up to frame `index`: what was seen decides, not when it was received."""
+        nonlocal n_received
+        while index is not None and n_received < index:
+            rig.receive_as(*next(frames))
+            n_received += 1
 
     first = recorded.ticks[0]
     origin_ns = first["scheduled_ns"] - first["tick"] * settings.ns(parameters["control.period_ms"])
     ros_offset_ns = first["effect_stamp_ns"] - origin_ns
-    with _Rig(parameters, topic, RecordedService(recorded.service()), arrivals, ros_offset_ns) as rig:
-        rig.clock.sleep_until(recorded.begin_ns)
+    service = RecordedService(recorded.service())
+
+    def start(times: WorkTimes) -> None:
+        receive_until(times.frame_index)
+
+    with _Rig(parameters, topic, service, lambda rig: iter(()), ros_offset_ns, start) as rig:
+        receive_until(recorded.begin["frame"])
+        rig.clock.sleep_until(recorded.begin["at_ns"])
         rig.controller.begin(settings.tick_schedule(parameters, origin_ns))
         for tick in recorded.ticks:
+            receive_until(tick["seen_frame"])
             rig.clock.sleep_until(tick["started_ns"])
             for event in tick["events"]:
                 rig.repeat(event)
@@ -147,13 +160,19 @@ class _Rig:
         service: StatedService | RecordedService,
         arrivals: Callable[["_Rig"], Iterator[tuple[int, Callable[[], None]]]],
         ros_offset_ns: int,
+        start: Callable[[WorkTimes], None] | None = None,
     ) -> None:
         policy = settings.policy_of(parameters)
         self.sink = RecordingSink()
         self.clock = VirtualClock(arrivals(self), ros_offset_ns)
         self._frames = FrameBuffer.create()
         spec = settings.engine_spec(parameters, len(policy.dimensions))
-        self._engine = VirtualEngine(make_engine(spec, self._frames), self.clock, service)
+        self._engine = VirtualEngine(
+            make_engine(spec, self._frames),
+            self.clock,
+            service,
+            start or (lambda times: self.clock.sleep_until(times.started_ns)),
+        )
         self._info = self._engine.configure()
         self.controller = settings.build_controller(
             parameters, policy, self.clock, self._engine, self._info, self._frames, _say_fault
@@ -200,19 +219,27 @@ class _Rig:
                 self.controller.post(ResetMemory())
             case "clock_jump":
                 self.controller.post(ClockJump(event["delta_ns"]))
+            case "disable":
+                self.controller.post(Enable(False))
+            case "retune":
+                control, admission = ControlConfig(**event["control"]), AdmissionConfig(**event["admission"])
+                self.controller.post(Retune(control, admission))
+            case unknown:
+                raise UserError(f"the recorded run has an event that is not known here: {unknown}")
 
     def outcome(self) -> Replay:
+        first_ns = self.sink.records[0].scheduled_ns
         remembered = [
-            (frame.meta.receipt_ns, self._ordinals[frame.meta.index])
+            (frame.meta.receipt_ns - first_ns, self._ordinals[frame.meta.index])
             for frame in self.controller.memory.frames
         ]
-        journal = [line for record in self.sink.records for line in record.evicted]
+        journal = [line for record in self.sink.records for line in record.journal]
         return Replay(self._info, self.sink.records, journal, remembered, self._camera)
 
 
-def _images_of(recorded: RecordedRun, bag: Bag, topic: str) -> Iterator[tuple[FrameMeta, int, BagImage]]:
-    """Each recorded frame with its place in the bag and its image, found by the stamp it was played under."""
-    laps = [Lap(**lap) for lap in recorded.run.get("laps", [])] or [Lap(0, 0, 1.0)]
+def _images_of(recorded: RecordedRun, bag: Bag, topic: str) -> Iterator[tuple[FrameMeta, object, int]]:
+    """Each recorded frame, its message and its place in the bag, found by the stamp it was played under."""
+    laps = [Lap(**lap) for lap in recorded.run.get("laps", [])] or [Lap(0, 0)]
     ordinals: dict[int, int] = {}
     for ordinal, image in enumerate(bag.images(topic)):
         ordinals.setdefault(image.stamp_ns, ordinal)
@@ -230,7 +257,7 @@ def _images_of(recorded: RecordedRun, bag: Bag, topic: str) -> Iterator[tuple[Fr
             images, following = bag.images(topic), 0
         image = next(islice(images, ordinal - following, None))
         following = ordinal + 1
-        yield meta, ordinal, image
+        yield meta, image.message, ordinal
 
 
 def _say_fault(error: str) -> None:

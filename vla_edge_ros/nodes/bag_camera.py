@@ -4,7 +4,7 @@ Publishes (relative names, to be remapped):
     image             sensor_msgs/Image, where the recording has raw images or is a video file
     image/compressed  sensor_msgs/CompressedImage, where it has compressed images
     instruction       std_msgs/String, transient local, where it has a topic of strings called *instruction
-Parameters: see `bag_camera_parameters.CAMERA_PARAMETERS`.
+Parameters: docs/parameters.md.
 Exit codes: 0 at the end of the recording, on Ctrl-C and on SIGTERM; 2 for a recording or a parameter that
 cannot be used; 3 where the recording was cut short and `allow_truncated` is false.
 """
@@ -15,11 +15,10 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import rclpy
-from rcl_interfaces.msg import FloatingPointRange, IntegerRange, ParameterDescriptor
 from rclpy.duration import Duration
-from rclpy.exceptions import ParameterException
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.qos import QoSDurabilityPolicy, QoSProfile, QoSReliabilityPolicy
@@ -27,12 +26,14 @@ from rclpy.signals import SignalHandlerOptions
 from sensor_msgs.msg import CompressedImage, Image
 from std_msgs.msg import String
 
-from vla_edge_ros.evaluation.bags import BagImage, BagRefused, open_bag
+from vla_edge_ros.errors import UserError
+from vla_edge_ros.evaluation.bags import TRUNCATED, BagImage, BagRefused, open_bag
 from vla_edge_ros.evaluation.playback import PlaybackSchedule
 from vla_edge_ros.evaluation.prefetch import Prefetch
-from vla_edge_ros.nodes.bag_camera_parameters import CAMERA_PARAMETERS, BadParameter, CameraOptions
+from vla_edge_ros.nodes.parameters import declare
+from vla_edge_ros.parameters import BAG_CAMERA, ParameterRefused
 
-_PREFETCH_BYTES = 64_000_000
+_PREFETCH_ITEMS, _PREFETCH_BYTES = 64, 64_000_000
 _NS_PER_S = 1_000_000_000
 _LAP_END = object()
 
@@ -41,12 +42,15 @@ class BagCamera(Node):
     """Publishes from a plain thread that sleeps to absolute times on the steady clock."""
 
     def __init__(self) -> None:
-        """Declare the parameters and open the recording. Raises BadParameter and BagRefused."""
+        """Declare the parameters and open the recording. Raises ParameterRefused and BagRefused."""
         super().__init__("bag_camera")
-        self._options = options = self._declared_options()
+        options = SimpleNamespace(**declare(self, BAG_CAMERA))
+        self._options = options
+        if not options.bag:
+            raise ParameterRefused("bag: it is empty; name a recording with --ros-args -p bag:=PATH")
         self._bag = open_bag(options.bag)
         self._topic = self._bag.pick_image_topic(options.topic or None)
-        self._instruction_topic = self._bag.instruction_topic()
+        self._instruction_topic = self._bag.instruction_topic() if options.plays_instructions else None
         reliability = {
             "best_effort": QoSReliabilityPolicy.BEST_EFFORT,
             "reliable": QoSReliabilityPolicy.RELIABLE,
@@ -63,7 +67,7 @@ class BagCamera(Node):
         self.failure: Exception | None = None
         self._worst_lateness_ns = 0
         self._stop = threading.Event()
-        self._prefetch = Prefetch(self._messages(), _PREFETCH_BYTES)
+        self._prefetch = Prefetch(self._messages(), _PREFETCH_ITEMS, _PREFETCH_BYTES)
         self._player = threading.Thread(target=self._play, name="bag_camera")
 
     @property
@@ -74,40 +78,20 @@ class BagCamera(Node):
     def exit_code(self) -> int:
         if self.failure is not None:
             return 2
-        return 3 if self._bag.truncated_after is not None and not self._options.allow_truncated else 0
+        if self._bag.truncated_after is not None and not self._options.allow_truncated:
+            return TRUNCATED
+        return 0
 
     def start(self) -> None:
         self._player.start()
 
     def destroy_node(self) -> None:
         self._stop.set()
+        self._prefetch.stop()
         if self._player.ident is not None:
             self._player.join()
-        self._prefetch.stop()
         self._bag.close()
         super().destroy_node()
-
-    def _declared_options(self) -> CameraOptions:
-        values = {}
-        for parameter in CAMERA_PARAMETERS:
-            descriptor = ParameterDescriptor(description=parameter.description, read_only=True)
-            if parameter.choices:
-                descriptor.additional_constraints = f"one of {', '.join(parameter.choices)}"
-            if type(parameter.default) is int:
-                bounds = IntegerRange(
-                    from_value=int(parameter.minimum), to_value=int(parameter.maximum), step=1
-                )
-                descriptor.integer_range = [bounds]
-            if type(parameter.default) is float:
-                low, high = parameter.minimum, parameter.maximum
-                descriptor.floating_point_range = [FloatingPointRange(from_value=low, to_value=high)]
-                descriptor.dynamic_typing = True
-            try:
-                declared = self.declare_parameter(parameter.name, parameter.default, descriptor)
-            except ParameterException as error:
-                raise BadParameter(f"parameter {parameter.name}: {error}") from None
-            values[parameter.name] = declared.value
-        return CameraOptions.from_values(values)
 
     def _messages(self) -> Iterator[tuple[object, int]]:
         """What is played, lap after lap, as ROS messages with their log times; in the prefetch thread."""
@@ -146,6 +130,7 @@ class BagCamera(Node):
 
     def _play(self) -> None:
         try:
+            self._prefetch.wait_until_full()
             self._wait_for_subscriber()
             self._stop.wait(self._options.start_delay_ms / 1e3)
             self._play_laps()
@@ -239,13 +224,13 @@ class BagCamera(Node):
 
 
 def main(argv: list[str] | None = None) -> int:
-    # rclpy's own handlers shut its context down under the publishing thread.
-    rclpy.init(args=argv, signal_handler_options=SignalHandlerOptions.NO)
     signals = (signal.SIGINT, signal.SIGTERM)
     for number in signals:
         signal.signal(number, signal.default_int_handler)
     node = None
     try:
+        # rclpy's own handlers shut its context down under the publishing thread.
+        rclpy.init(args=argv, signal_handler_options=SignalHandlerOptions.NO)
         node = BagCamera()
         executor = SingleThreadedExecutor()
         executor.add_node(node)
@@ -255,7 +240,7 @@ def main(argv: list[str] | None = None) -> int:
         if node.failure is not None:
             print(node.failure, file=sys.stderr)
         return node.exit_code
-    except (BadParameter, BagRefused) as error:
+    except UserError as error:
         print(error, file=sys.stderr)
         return 2
     except (KeyboardInterrupt, ExternalShutdownException):

@@ -17,7 +17,7 @@ from vla_edge_ros.control import settings
 from vla_edge_ros.engine.benchmark import pass_times
 from vla_edge_ros.engine.linux import process_memory
 from vla_edge_ros.errors import UserError
-from vla_edge_ros.evaluation import summary
+from vla_edge_ros.evaluation import run_document
 from vla_edge_ros.evaluation.arguments import add_run_arguments, given_parameters
 from vla_edge_ros.evaluation.bags import open_bag
 from vla_edge_ros.evaluation.message_types import IMAGE, image_message, ros2_types
@@ -63,12 +63,12 @@ def run(args: argparse.Namespace) -> int:
     document = {
         "kind": "bench",
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "machine": summary.machine(),
+        "machine": run_document.machine(),
         "engine": recorded.run["engine"],
         "parameters": recorded.run["parameters"],
         "camera_callback_ms": callbacks,
         "pass_alone_ms": passes,
-        **summary.summarise(recorded.ticks),
+        **run_document.summarise(recorded.ticks),
         "bare_loop": recorded.end["bare_loop"],
         "memory": memory.growth(),
     }

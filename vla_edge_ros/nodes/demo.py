@@ -11,12 +11,14 @@ from pathlib import Path
 
 from rich.console import Console
 
-from vla_edge_ros.evaluation import summary
+from vla_edge_ros.evaluation import run_document
 from vla_edge_ros.evaluation.arguments import add_run_arguments, given_parameters, positive
-from vla_edge_ros.evaluation.bags import Bag, TopicInfo, open_bag
+from vla_edge_ros.evaluation.bags import TRUNCATED, Bag, TopicInfo, open_bag
 from vla_edge_ros.evaluation.film import film_frames
+from vla_edge_ros.evaluation.filmstrip import FilmFrame
 from vla_edge_ros.evaluation.recorded_run import RecordedRun
-from vla_edge_ros.evaluation.report import FilmFrame, summary_table, write_report
+from vla_edge_ros.evaluation.report import write_report
+from vla_edge_ros.evaluation.summary import summary_table
 from vla_edge_ros.evaluation.virtual_run import replay_recorded
 from vla_edge_ros.memory.policies import POLICIES
 from vla_edge_ros.nodes.live_run import LiveRun, run_live
@@ -50,10 +52,14 @@ def run(args: argparse.Namespace) -> int:
         live = LiveRun(path, topic, values, args.seconds, plays_instructions=args.instruction is None)
         recorded = run_live(live, console)
         document, strips = _evaluate(bag, topic, values, recorded, console)
+        truncated_after = bag.truncated_after
     (args.out / "demo.json").write_text(json.dumps(document), encoding="utf-8")
     write_report(args.out / "report.html", document, strips)
     console.print(summary_table(document))
     console.print(f"written: {args.out / 'demo.json'} and {args.out / 'report.html'}", soft_wrap=True)
+    if truncated_after is not None:
+        console.print(f"{path}: truncated after {truncated_after} messages", style="yellow", soft_wrap=True)
+        return TRUNCATED
     return 0 if document["replay_is_equal"] else 1
 
 
@@ -61,7 +67,7 @@ def _evaluate(
     bag: Bag, topic: TopicInfo, values: dict, recorded: RecordedRun, console: Console
 ) -> tuple[dict, dict[str, list[FilmFrame]]]:
     """The demo's document, and what each policy would remember at the end."""
-    live = summary.outcome(recorded.ticks)
+    live = run_document.outcome(recorded.ticks)
     strips: dict[str, list[FilmFrame]] = {}
     evictions: dict[str, int] = {}
     for policy in POLICIES:
@@ -70,8 +76,8 @@ def _evaluate(
             strips[policy] = film_frames(bag, topic.name, replayed.remembered)
         evictions[policy] = len(replayed.journal)
         if policy == values["memory.policy"]:
-            again = summary.outcome([record.to_json() for record in replayed.records])
-            differing = [part for part in summary.OUTCOME if again[part] != live[part]]
+            again = run_document.outcome([record.to_json() for record in replayed.records])
+            differing = [part for part in run_document.OUTCOME if again[part] != live[part]]
     if differing:
         console.print(f"replayed at its own times the run has other {', '.join(differing)}", style="bold red")
     else:
@@ -79,15 +85,14 @@ def _evaluate(
     bare_loop = recorded.end["bare_loop"]
     document = {
         "kind": "demo",
-        **summary.header(bag.path.name, topic.name, values, recorded.run["engine"]),
-        **summary.summarise(recorded.ticks),
-        "frames": len(recorded.frames),
+        **run_document.header(bag.path.name, topic.name, values, recorded.run["engine"]),
+        **run_document.summarise(recorded.ticks, recorded.begin["frame"]),
         "bare_loop_late": bare_loop["late"],
         "bare_loop": bare_loop,
         "evictions": evictions,
         "replay_is_equal": not differing,
         **live,
-        "rows": [summary.row(record) for record in recorded.ticks],
         **recorded.to_document(),
+        "records": [record | run_document.row(record) for record in recorded.ticks],
     }
     return document, strips

@@ -33,9 +33,14 @@ from std_srvs.srv import SetBool, Trigger
 from vla_edge_ros.control import settings
 from vla_edge_ros.control.bare_loop import BareLoop
 from vla_edge_ros.control.clock import SteadyClock
-from vla_edge_ros.control.controller import ClockJump, Enable, Event, Instruction, ResetMemory
 from vla_edge_ros.control.decision import Decision
-from vla_edge_ros.control.realtime import apply_realtime, fifo_priority, settle_memory
+from vla_edge_ros.control.events import ClockJump, Enable, Event, Instruction, ResetMemory
+from vla_edge_ros.control.realtime import (
+    apply_realtime,
+    fifo_priority,
+    settle_memory,
+    step_above_others,
+)
 from vla_edge_ros.control.recorder import Recorder
 from vla_edge_ros.control.tick_thread import TickThread
 from vla_edge_ros.engine.interface import EngineInfo
@@ -147,7 +152,8 @@ class EdgeNode(LifecycleNode):
         schedule = settings.tick_schedule(values, begin_ns + settings.ns(values["control.period_ms"]))
         self._controller.begin(schedule)
         if self._recorder is not None:
-            self._recorder.put({"begin_ns": begin_ns})
+            begin = {"at_ns": begin_ns, "frame": self._controller.last_used_frame}
+            self._recorder.put({"begin": begin})
         if values["control.bare_loop"]:
             times = schedule.times(0)
             self._bare_loop = BareLoop(
@@ -155,16 +161,21 @@ class EdgeNode(LifecycleNode):
                 schedule.period_ns,
                 times.cutoff_ns - times.start_ns,
                 times.effect_ns - times.start_ns,
-                fifo_priority(),
+                fifo_priority() and fifo_priority() + 1,
             )
         self._tick_thread = TickThread(
-            self._controller, schedule, self._steady_clock, self._sink, self._on_tick_error
+            self._controller,
+            schedule,
+            self._steady_clock,
+            self._sink,
+            step_above_others,
+            self._on_tick_error,
         )
 
     def _configure(self) -> None:
         self._values = values = parameters.validate_all(self._values)
         policy = settings.policy_of(values)
-        for warning in [*apply_realtime(values["control.priority"]), *policy.warnings]:
+        for warning in apply_realtime(values["control.priority"]):
             self.get_logger().warning(warning)
         warm_up(CompressedImage if values["camera.is_compressed"] else Image, JointState, String)
 
@@ -186,6 +197,8 @@ class EdgeNode(LifecycleNode):
         self._controller = settings.build_controller(
             values, policy, self._steady_clock, self._engine, info, self._frames, self._supervisor.replace
         )
+        for warning in self._controller.planner.warnings:
+            self.get_logger().warning(warning)
         self._prompter = settings.Prompter(values)
         self._text: str | None = None
         self._refused_text: str | None = None
@@ -266,7 +279,7 @@ class EdgeNode(LifecycleNode):
         receipt_ns, ros_now_ns = self._steady_clock.pair()
         verdict = self._camera.on_image(message, receipt_ns, ros_now_ns)
         if verdict.reason:
-            self.get_logger().warning(verdict.reason, throttle_duration_sec=5.0)
+            self.get_logger().warning(f"image: {verdict.reason}", throttle_duration_sec=5.0)
         if self._recorder is not None and not isinstance(verdict, Refusal) and verdict.is_new:
             self._recorder.put(self._frames.peek())
 

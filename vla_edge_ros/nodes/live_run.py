@@ -20,6 +20,7 @@ from lifecycle_msgs.srv import ChangeState
 from rclpy.executors import SingleThreadedExecutor
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
+
 from vla_edge_ros.errors import UserError
 from vla_edge_ros.evaluation.bags import TopicInfo
 from vla_edge_ros.evaluation.playback import read_stamps_line
@@ -193,7 +194,12 @@ def run_live(live: LiveRun, console: Console) -> RecordedRun:
         cleanup.callback(driver.close)
         with console.status("configuring the node"):
             driver.change(Transition.TRANSITION_CONFIGURE, "configure", CONFIGURE_TIMEOUT_S)
-        playback = {"bag": str(live.bag), "topic": live.topic.name, "loop": True}
+        playback = {
+            "bag": str(live.bag),
+            "topic": live.topic.name,
+            "loop": True,
+            "plays_instructions": live.plays_instructions,
+        }
         camera = Process("vla_edge_ros.nodes.bag_camera", playback, folder)
         cleanup.callback(camera.kill)
         driver.wait_for_images(camera)

@@ -65,7 +65,7 @@ class TickMessage:
         for stage in ("copy", "vision", "prefill", "decode"):
             self._set(f"{stage}_ms", _ms(None if stages is None else getattr(stages, f"{stage}_ns")))
         self._set("retained_frames", record.retained_frames)
-        self._set("evicted", " ".join(str(line["frame"]) for line in record.evicted))
+        self._set("evicted", " ".join(str(line["frame"]) for line in record.journal))
         self._set("hold_ms", _ms(record.hold_ns))
         self._set("steps_left", record.steps_left)
         self._set("steps_dropped", record.steps_dropped)

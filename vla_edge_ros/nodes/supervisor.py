@@ -4,7 +4,7 @@ import queue
 import threading
 from collections.abc import Callable
 
-from vla_edge_ros.control.controller import EngineReplaced
+from vla_edge_ros.control.events import EngineReplaced
 from vla_edge_ros.engine.interface import Engine, EngineError
 
 

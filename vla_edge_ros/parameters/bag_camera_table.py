@@ -41,6 +41,7 @@ BAG_CAMERA = (
         True,
         "Whether header stamps are moved to now, their intervals kept; false sends the recorded stamps.",
     ),
+    Parameter("plays_instructions", True, "Whether the recording's instructions are published too."),
     Parameter("frame_id", "", "frame_id to send; empty keeps the recorded one."),
     Parameter(
         "allow_truncated",

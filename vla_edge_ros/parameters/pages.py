@@ -64,7 +64,9 @@ def default_file() -> str:
         for parameter in _members(group):
             lines += [
                 f"      {line}\n"
-                for line in textwrap.wrap("# " + _comment(parameter), 100, subsequent_indent="# ")
+                for line in textwrap.wrap(
+                    "# " + _comment(parameter), 100, subsequent_indent="# ", break_on_hyphens=False
+                )
             ]
             lines.append(f"      {parameter.name.split('.')[1]}: {_yaml(parameter.default)}\n")
     return FILE_HEAD + "".join(lines)
@@ -86,13 +88,16 @@ def _table(parameters: list[Parameter] | tuple[Parameter, ...]) -> str:
 
 
 def _allowed(parameter: Parameter) -> str:
+    if parameter.type_name == "bool":
+        return "`true`, `false`"
     if parameter.allowed:
         return ", ".join(f"`{text}`" for text in parameter.allowed)
     return (parameter.bounds.strip() + (f" {parameter.unit}" if parameter.unit else "")) or "any"
 
 
 def _comment(parameter: Parameter) -> str:
-    limits = f" ({_allowed(parameter)})" if _allowed(parameter) != "any" else ""
+    says_itself = parameter.type_name == "bool" or _allowed(parameter) == "any"
+    limits = "" if says_itself else f" ({_allowed(parameter)})"
     return (parameter.description + limits).replace("`", "")
 
 

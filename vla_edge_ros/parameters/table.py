@@ -108,8 +108,8 @@ CONTROL = (
     Parameter(
         "control.bare_loop",
         False,
-        "Whether a second process only sleeps to the same cut-offs and counts its own late wake-ups: the "
-        "lateness of the machine itself, to compare with.",
+        "Whether a bare loop in a process of its own sleeps to the same cut-offs and counts its late "
+        "wake-ups: the lateness of the machine itself, to compare with.",
     ),
     Parameter(
         "control.record_path",
@@ -222,7 +222,7 @@ ENGINE = (
     Parameter(
         "engine.restart_limit",
         3,
-        "How often a dead engine process is replaced before the node stays in FAULT; 0: never replaced.",
+        "How often a dead engine process is replaced before the node stays stopped; 0: never.",
         minimum=0,
         maximum=100,
     ),

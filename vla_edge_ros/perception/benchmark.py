@@ -1,6 +1,7 @@
 """How long the camera callback takes on this machine."""
 
 from array import array
+from contextlib import closing
 from time import perf_counter_ns
 from types import SimpleNamespace
 
@@ -36,21 +37,20 @@ def camera_callback_times(n: int = 5000, seed: int = 0) -> dict:
 
 
 def _measure(messages: list, n: int) -> dict:
-    buffer = FrameBuffer.create()
-    camera = CameraPipeline(buffer, Resizer(), StampWatch(), "benchmark")
     durations_ns = np.empty(n, np.int64)
-    for call in range(-WARM_UP_CALLS, n):
-        message = messages[call % len(messages)]
-        now_ns = (call + WARM_UP_CALLS + 1) * _PERIOD_NS
-        message.header.stamp.sec, message.header.stamp.nanosec = divmod(now_ns, 1_000_000_000)
-        start_ns = perf_counter_ns()
-        outcome = camera.on_image(message, now_ns, now_ns)
-        elapsed_ns = perf_counter_ns() - start_ns
-        if isinstance(outcome, Refusal) or not outcome.is_new:
-            raise RuntimeError(f"the benchmark's own picture was not published: {outcome.reason}")
-        if call >= 0:
-            durations_ns[call] = elapsed_ns
-    buffer.close()
+    with closing(FrameBuffer.create()) as buffer:
+        camera = CameraPipeline(buffer, Resizer(), StampWatch(), "benchmark")
+        for call in range(-WARM_UP_CALLS, n):
+            message = messages[call % len(messages)]
+            now_ns = (call + WARM_UP_CALLS + 1) * _PERIOD_NS
+            message.header.stamp.sec, message.header.stamp.nanosec = divmod(now_ns, 1_000_000_000)
+            start_ns = perf_counter_ns()
+            outcome = camera.on_image(message, now_ns, now_ns)
+            elapsed_ns = perf_counter_ns() - start_ns
+            if isinstance(outcome, Refusal) or not outcome.is_new:
+                raise RuntimeError(f"the benchmark's own picture was not published: {outcome.reason}")
+            if call >= 0:
+                durations_ns[call] = elapsed_ns
     return percentiles(durations_ns / 1e6)
 
 
