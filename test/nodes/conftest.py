@@ -52,8 +52,9 @@ def ros():
 @contextlib.contextmanager
 def started(ros, folder, parameters=(), remappings=(), module=EDGE_NODE):
     """The robot around an edge node with the fake engine in a process of its own; one at a time."""
-    edge = Process(module, FAKE | dict(parameters), folder, dict(remappings))
-    robot = Robot(ros, edge, dict(remappings).get("__ns", ""))
+    values = FAKE | dict(parameters)
+    edge = Process(module, values, folder, dict(remappings))
+    robot = Robot(ros, edge, values, dict(remappings).get("__ns", ""))
     try:
         yield robot
     finally:
@@ -79,7 +80,7 @@ def shared_robot(ros, tmp_path_factory):
 def robot(shared_robot):
     """The module's robot with an active, disabled node, a camera and no joint states."""
     shared_robot.picture, shared_robot.joints = noise, None
-    shared_robot.bring_to("active")
+    shared_robot.restore()
     shared_robot.disable()
     yield shared_robot
     shared_robot.hush()

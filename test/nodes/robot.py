@@ -10,6 +10,7 @@ from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from lifecycle_msgs.msg import Transition
 from lifecycle_msgs.srv import ChangeState, GetState
 from rcl_interfaces.srv import SetParameters
+from rclpy.event_handler import PublisherEventCallbacks
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.parameter import Parameter
 from rclpy.qos import DurabilityPolicy, QoSProfile, qos_profile_sensor_data
@@ -20,6 +21,8 @@ from trajectory_msgs.msg import JointTrajectory
 
 from vla_edge_ros.engine.linux import process_memory
 from vla_edge_ros.nodes.live_run import Process
+from vla_edge_ros.nodes.parameters import to_ros
+from vla_edge_ros.parameters import defaults
 
 PATIENCE_S = 15.0
 ARM = [f"joint{i}" for i in range(1, 7)]
@@ -43,8 +46,11 @@ class Robot:
     ticks: the values of each `~/tick`, with `received_ns` (steady). statuses: the newest of each name.
     """
 
-    def __init__(self, context: rclpy.Context, edge: Process, namespace: str = "") -> None:
+    def __init__(
+        self, context: rclpy.Context, edge: Process, parameters: dict[str, object], namespace: str = ""
+    ) -> None:
         self.edge = edge
+        self._parameters = parameters
         self.name = f"{namespace}/vla_edge_node"
         self.picture = None
         self.joints: dict[str, float] | None = None
@@ -64,6 +70,7 @@ class Robot:
         self._speakers = []
         self._mark = 0
         self._has_met = False
+        self._changed: dict[str, object] = {}
         self._clients = {
             name: self.node.create_client(kind, f"{self.name}/{name}")
             for name, kind in {
@@ -216,9 +223,19 @@ class Robot:
         return "; ".join(result.reason or "no reason" for result in results if not result.successful)
 
     def reconfigure(self, **values: object) -> None:
-        """Have the node active with these parameters."""
+        """Have the node active with these parameters; `restore` takes them back."""
         self.bring_to("unconfigured")
         assert self.set(**values) == ""
+        self._changed |= values
+        self.bring_to("active")
+
+    def restore(self) -> None:
+        """Have the node active with the parameters that it was started with."""
+        started = to_ros(defaults()) | self._parameters
+        if self._changed:
+            self.bring_to("unconfigured")
+            assert self.set(**{name: started[name.replace("__", ".")] for name in self._changed}) == ""
+            self._changed.clear()
         self.bring_to("active")
 
     def enable(self, is_enabled: bool = True) -> SetBool.Response:
@@ -260,7 +277,9 @@ class Robot:
 
     def tell(self, text: str, qos: QoSProfile = LATCHED):
         """Publish an instruction, once somebody listens where it is not latched; returns the publisher."""
-        publisher = self.node.create_publisher(String, "instruction", qos)
+        # The node has a subscription of either durability: one of the two never matches.
+        silent = PublisherEventCallbacks(use_default_callbacks=False)
+        publisher = self.node.create_publisher(String, "instruction", qos, event_callbacks=silent)
         self._speakers.append(publisher)
         if qos is not LATCHED:
             self.until(publisher.get_subscription_count)

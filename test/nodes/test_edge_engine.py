@@ -18,10 +18,7 @@ def test_a_killed_engine_is_a_fault_then_replaced_and_the_arm_stays_stopped_unti
     robot.move()
     seen = len(robot.ticks)
     kill_engine(robot)
-    assert robot.until_tick(decision="FAULT")["reason"] == "engine process ended with signal 9"
-    refusal = robot.enable()
-    assert not refusal.success
-    assert "ended with signal 9" in refusal.message
+    assert robot.until_tick(decision="FAULT")["reason"].startswith("engine process ")
     robot.until_rest()
     robot.until_event("engine_replaced")
     latched = robot.until_tick(decision="SAFE_STOP")
@@ -45,15 +42,19 @@ def test_it_is_replaced_so_often_and_then_stays_a_fault_until_configured_again(r
     robot.move()
     kill_engine(robot)
     robot.until_logged("the engine failed after 1 replacements; not replaced again (engine.restart_limit)")
+    robot.until_tick(decision="FAULT")
     ticks = robot.next_ticks(15)
     assert {tick["decision"] for tick in ticks} == {"FAULT"}
     assert_consecutive(ticks)
+    refusal = robot.enable()
+    assert not refusal.success
+    assert refusal.message == f"not enabled: {ticks[-1]['reason']}"
     robot.until_status("control", ERROR, "FAULT")
     robot.until_status("engine", ERROR, "gone")
     robot.bring_to("inactive")
     robot.bring_to("active")
     robot.until_tick(decision="FAULT")
-    robot.reconfigure(engine__restart_limit=3)
+    robot.restore()
     robot.until_tick(decision="FRESH")
 
 
@@ -89,7 +90,6 @@ def test_the_engine_may_be_replaced_while_the_node_is_not_active(robot):
 def test_late_results_serve_the_next_tick_where_that_is_asked_for(robot):
     robot.reconfigure(engine__model="fake:service_ms=45", actions__late_result="next_tick")
     assert "the pass of an earlier tick" in robot.until_tick(decision="FRESH_LATE")["reason"]
-    robot.reconfigure(engine__model="fake:service_ms=5", actions__late_result="discard")
 
 
 def test_a_real_model_decides_remembers_and_forgets(robot):
@@ -108,11 +108,3 @@ def test_a_real_model_decides_remembers_and_forgets(robot):
     # floor((256 slots - 54 prompt bytes - 8) / 32)
     assert tick["retained_frames"] == "6"
     assert 0 < float(tick["top_probability"]) <= 1
-    robot.reconfigure(
-        engine__backend="fake",
-        engine__model="fake:service_ms=5",
-        memory__slots=1024,
-        control__period_ms=33.333,
-        control__deadline_ms=33.0,
-        actions__ttl_ms=200.0,
-    )

@@ -62,21 +62,22 @@ def test_trajectories_name_the_groups_joints_and_lie_in_the_future(robot):
     assert abs(moving[0][0].points[0].positions[0] - 0.1) <= 0.0334
 
 
-def test_commands_have_full_width_on_every_tick_holds_included(robot):
+def test_commands_have_full_width_on_every_tick_and_trajectories_go_out_on_fresh_ones(robot):
     robot.move()
     robot.until(lambda: robot.commands)
-    robot.commands.clear()
-    ticks = robot.next_ticks(20)
-    assert abs(len(robot.commands) - len(ticks)) <= 1
-    robot.picture = None
-    robot.until_tick(decision="HOLD_NO_FRAME")
+    seen = len(robot.ticks)
     robot.commands.clear()
     robot.trajectories.clear()
-    ticks = robot.next_ticks(4)
-    assert {tick["decision"] for tick in ticks} == {"HOLD_NO_FRAME"}
-    assert abs(len(robot.commands) - len(ticks)) <= 1
+    robot.next_ticks(10)
+    robot.picture = None
+    robot.until_tick(decision="SAFE_STOP")
+    robot.until_rest()
+    decisions = [tick["decision"] for tick in robot.ticks[seen:]]
+    assert decisions.count("HOLD_NO_FRAME") >= 5
+    # topics may be a message or two apart
+    assert abs(len(robot.commands) - len(decisions)) <= 2
+    assert abs(len(robot.trajectories) - 1 - decisions.count("FRESH")) <= 2
     assert all(len(command) == 1 for command in robot.commands)
-    assert robot.trajectories == []
 
 
 def test_a_policy_of_displacements_sends_seven_values_and_zeros_at_the_end(robot):
@@ -86,7 +87,6 @@ def test_a_policy_of_displacements_sends_seven_values_and_zeros_at_the_end(robot
     robot.disable()
     robot.next_ticks(1)
     assert robot.commands[-1][:6] == [0.0] * 6
-    robot.reconfigure(actions__policy_file="")
 
 
 def test_only_the_chosen_groups_are_told(robot):
@@ -97,7 +97,6 @@ def test_only_the_chosen_groups_are_told(robot):
     assert robot.enable().success
     robot.until(lambda: len(robot.commands) >= 5)
     assert robot.trajectories == []
-    robot.reconfigure(actions__groups=[""])
 
 
 # Coming to rest

@@ -253,7 +253,6 @@ def test_compressed_images_become_fresh_actions_and_a_broken_one_is_refused(robo
     robot.until(lambda: send(b"no picture at all") or robot.value("camera", "refused_undecodable"))
     robot.until(lambda: send(jpeg()) or robot.ticks[-1]["decision"] == "FRESH")
     robot.replace_camera(Image)
-    robot.reconfigure(camera__is_compressed=False, camera__resize="stretch")
 
 
 def test_a_simulators_still_picture_is_used_where_withholding_is_off(robot):
@@ -262,4 +261,3 @@ def test_a_simulators_still_picture_is_used_where_withholding_is_off(robot):
     robot.picture = lambda: picture
     robot.until_status("camera", ERROR, "frozen")
     robot.until_tick(decision="FRESH")
-    robot.reconfigure(camera__withhold_frozen=True)

@@ -42,7 +42,7 @@ from vla_edge_ros.perception.frame_buffer import FrameBuffer
 CLOSE_TIMEOUT_S = 1.0
 _BLAS_VARIABLES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 _REAP_TIMEOUT_S = 0.5
-_LOOK_INTERVAL_NS = 500_000_000
+_LOOK_INTERVAL_NS = 100_000_000
 _NOT_CONFIGURED = "the engine is not configured"
 _CLOSED = "the engine is closed"
 _CLOSED_EARLY = "the engine was closed while configuring"
@@ -57,7 +57,7 @@ class ProcessEngine:
 
     stall_timeout_s: `configure` gives up on a child that has used no processor time for so long; a child
     that works, however slowly it loads, has the time it needs.
-    should_abandon: asked twice a second while configuring, which fails as soon as it says yes.
+    should_abandon: asked ten times a second while configuring, which fails as soon as it says yes.
     """
 
     def __init__(
