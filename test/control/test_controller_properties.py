@@ -274,7 +274,7 @@ class AnyController(RuleBasedStateMachine):
             return Decision.SAFE_STOP
         if self.is_enabled and (self.seen_ns is None or self.started_ns - self.seen_ns >= 100 * MS):
             return Decision.SAFE_STOP
-        is_pending = self.pending is not None and self.pending not in results
+        is_pending = self.pending is not None and all(result is not self.pending for result in results)
         if self.newest <= used:
             hold = Decision.HOLD_NO_FRAME
         elif self.started_ns - self.rig.captures[self.newest] > MAX_AGE_NS:

@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from vla_edge_ros.control.decision import Decision
-from vla_edge_ros.evaluation.recording import printable
+from vla_edge_ros.errors import printable
 from vla_edge_ros.figures import NOTHING, in_words
 
 STAGES = ("copy", "vision", "prefill", "decode", "pass")
