@@ -36,8 +36,6 @@ setup(
         "mcap>=1.2.2",
         "zstandard>=0.20",
         "lz4>=4.0.2",
-        "safetensors>=0.4",
-        "ml_dtypes>=0.3.1",
         "tokenizers>=0.15",
         "matplotlib>=3.7",
         "rich>=13.0",
@@ -62,6 +60,8 @@ setup(
             "colcon-common-extensions>=0.3",
             "torch==2.13.0",
             "transformers>=4.57",
+            "safetensors>=0.4",
+            "ml_dtypes>=0.3.1",
         ],
     },
     data_files=[

@@ -20,12 +20,9 @@ from launch_ros.events.lifecycle import ChangeState
 from launch_ros.parameter_descriptions import ParameterValue
 from lifecycle_msgs.msg import Transition
 
-CONFIG = Path(__file__).resolve().parents[1] / "config"
+from vla_edge_ros.share import large_image_variables
 
-OLD_PROFILE_VARIABLE = "FASTRTPS_DEFAULT_PROFILES_FILE"
-"""Read by Humble, Iron and Jazzy; newer distributions warn where it is set."""
-NEW_PROFILE_VARIABLE = "FASTDDS_DEFAULT_PROFILES_FILE"
-"""Read by Kilted and newer distributions."""
+CONFIG = Path(__file__).resolve().parents[1] / "config"
 
 
 def generate_launch_description() -> LaunchDescription:
@@ -85,12 +82,7 @@ def arguments() -> list[DeclareLaunchArgument]:
 
 def image_transport() -> list[SetEnvironmentVariable]:
     """Variables that make Fast DDS carry whole images; a profile of the user's own is left in force."""
-    variables = (OLD_PROFILE_VARIABLE, NEW_PROFILE_VARIABLE)
-    if any(os.environ.get(variable) for variable in variables):
-        return []
-    if os.environ.get("ROS_DISTRO", "humble") not in ("humble", "iron", "jazzy"):
-        variables = (NEW_PROFILE_VARIABLE,)
-    return [SetEnvironmentVariable(variable, str(CONFIG / "fastdds.xml")) for variable in variables]
+    return [SetEnvironmentVariable(*variable) for variable in large_image_variables(os.environ).items()]
 
 
 def autostart(node: LifecycleNode) -> list[RegisterEventHandler]:

@@ -80,12 +80,14 @@ install_extra() {
   printf '%s\n' "$requirements" >"$stamp"
 }
 
+# What `pip download` fetched and .venv then held, by `du -sm` (ros: x86-64, Python 3.11, 2026-11-29); the
+# test extra varies too much with the index that PyTorch comes from.
 download_size() {
   case $1 in
-    ros) echo "ROS 2, NumPy, OpenCV, matplotlib, ... (about 170 MB to download, 620 MB on disk)" ;;
+    ros) echo "ROS 2, NumPy, OpenCV, matplotlib, ... (about 170 MB to download, 625 MB on disk)" ;;
     test)
-      echo "PyTorch 2.13, transformers, pytest, ... (about 240 MB to download, 1.1 GB on disk; where pip finds" \
-        "only PyTorch's CUDA build, about 3 GB and 6 GB: PIP_EXTRA_INDEX_URL with PyTorch's CPU index saves that)"
+      echo "PyTorch 2.13, transformers, pytest, ... (hundreds of MB to download, twice that and more on disk;" \
+        "where pip finds only PyTorch's CUDA build, several GB: PIP_EXTRA_INDEX_URL with its CPU index saves that)"
       ;;
   esac
 }
@@ -98,7 +100,8 @@ enter_ros() {
   say "ROS domain $ROS_DOMAIN_ID, on this computer only"
   export AMENT_PREFIX_PATH=$VENV
   export RMW_IMPLEMENTATION=rmw_fastrtps_cpp
-  # The wheels are Kilted's: they read this variable, and warn where Humble's and Jazzy's is set too.
+  # As large_image_variables in share.py has it: no ROS_DISTRO is set, and the wheels are Kilted's, which read
+  # the new name first and warn where the old one is set.
   unset FASTRTPS_DEFAULT_PROFILES_FILE
   export FASTDDS_DEFAULT_PROFILES_FILE=$ROOT/config/fastdds.xml
 }

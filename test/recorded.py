@@ -10,6 +10,10 @@ from rosbags.rosbag2 import CompressionFormat, CompressionMode, StoragePlugin
 from rosbags.typesys import Stores, get_typestore
 
 from vla_edge_ros.evaluation.message_types import IMAGE, STRING, image_message, ros2_types
+from vla_edge_ros.share import share_directory
+
+SAMPLE = share_directory() / "recordings/sample"
+"""The recording that comes with the package."""
 
 BASE_NS = 1_700_000_000_000_000_000
 PERIOD_NS = 10_000_000

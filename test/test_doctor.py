@@ -4,11 +4,16 @@ import argparse
 import ctypes
 import json
 import resource
+from pathlib import Path
 
 import pytest
 
 from vla_edge_ros.evaluation import doctor
 from vla_edge_ros.evaluation.doctor import FAIL, OK, WARN, Check, probe
+from vla_edge_ros.parameters import defaults
+
+ROOT = Path(__file__).resolve().parents[1]
+OLD_NAME, NEW_NAME = "FASTRTPS_DEFAULT_PROFILES_FILE", "FASTDDS_DEFAULT_PROFILES_FILE"
 
 
 def run(*arguments):
@@ -70,15 +75,28 @@ def test_ros_is_needed_for_the_live_node_only():
     assert missing.level == WARN and "rclpy" in missing.found and "replay works" in missing.advice
 
 
-def test_either_variable_may_name_the_fast_dds_profile(tmp_path):
+@pytest.mark.parametrize(("name", "wanted"), [("jazzy", OLD_NAME), ("kilted", NEW_NAME), ("", NEW_NAME)])
+def test_the_profile_is_advised_under_the_name_that_the_distribution_reads(name, wanted):
+    check = doctor.check_profile({"ROS_DISTRO": name})
+    assert (check.level, check.found) == (WARN, f"{wanted} is not set")
+    assert check.advice.endswith(f"export {wanted}={ROOT / 'config/fastdds.xml'}")
+
+
+@pytest.mark.parametrize(
+    ("name", "given"), [("jazzy", OLD_NAME), ("kilted", NEW_NAME), ("kilted", OLD_NAME)], ids=str
+)
+def test_a_profile_that_is_named_must_be_there(tmp_path, name, given):
     profile = tmp_path / "fastdds.xml"
-    assert doctor.check_profile({}).level == WARN
-    for name in doctor.PROFILE_VARIABLES:
-        assert "names no file" in doctor.check_profile({name: str(profile)}).found
+    environment = {"ROS_DISTRO": name, given: str(profile)}
+    check = doctor.check_profile(environment)
+    assert (check.level, check.found) == (WARN, f"{given} names no file")
     profile.write_text("<dds/>")
-    for name in doctor.PROFILE_VARIABLES:
-        check = doctor.check_profile({name: str(profile)})
-        assert (check.level, check.found) == (OK, name)
+    assert doctor.check_profile(environment).level == OK
+
+
+def test_the_new_name_of_the_profile_says_nothing_to_an_old_distribution():
+    environment = {"ROS_DISTRO": "jazzy", NEW_NAME: str(ROOT / "config/fastdds.xml")}
+    assert doctor.check_profile(environment).found == f"{OLD_NAME} is not set"
 
 
 def test_libraries(tmp_path):
@@ -98,7 +116,9 @@ def test_real_time_limits_say_what_to_set():
     )
     assert (refused.level, refused.found) == (WARN, "SCHED_FIFO 50 refused (rtprio limit 0)")
     assert refused.advice.startswith("add 'USER - rtprio 50'")
-    assert doctor.check_priority("").level == OK
+    permitted = doctor.check_priority("")
+    assert permitted.level == OK
+    assert permitted.found == f"SCHED_FIFO {defaults()['control.priority'] + 1} permitted"
     assert doctor.check_memory_lock(8 * 2**20).level == WARN
     assert doctor.check_memory_lock(resource.RLIM_INFINITY).level == OK
 

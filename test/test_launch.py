@@ -158,10 +158,9 @@ def transitions(emitted, node):
     return [change["transition_id"] for change in changes]
 
 
-def test_both_names_of_the_profile_variable_are_set_where_the_distribution_is_unknown(load):
+def test_the_profile_is_set_before_the_node_starts(load):
     _, entities = load("edge.launch.py")
-    both = {"FASTRTPS_DEFAULT_PROFILES_FILE", "FASTDDS_DEFAULT_PROFILES_FILE"}
-    assert profile_variables(entities) == both
+    assert profile_variables(entities) == {"FASTDDS_DEFAULT_PROFILES_FILE"}
     node = one_of_kind(entities, "LifecycleNode")
     assert max(entities.index(v) for v in of_kind(entities, "SetEnvironmentVariable")) < entities.index(node)
 
@@ -170,16 +169,22 @@ def test_both_names_of_the_profile_variable_are_set_where_the_distribution_is_un
 def test_each_distribution_gets_the_variable_that_it_reads(load, monkeypatch, distribution):
     module, _ = load("edge.launch.py")
     monkeypatch.setenv("ROS_DISTRO", distribution)
-    variables = profile_variables(module.image_transport())
-    if distribution in ("humble", "jazzy"):
-        assert "FASTRTPS_DEFAULT_PROFILES_FILE" in variables
-    else:
-        assert variables == {"FASTDDS_DEFAULT_PROFILES_FILE"}
+    is_old = distribution in ("humble", "jazzy")
+    wanted = "FASTRTPS_DEFAULT_PROFILES_FILE" if is_old else "FASTDDS_DEFAULT_PROFILES_FILE"
+    assert profile_variables(module.image_transport()) == {wanted}
 
 
-@pytest.mark.parametrize("variable", ["FASTRTPS_DEFAULT_PROFILES_FILE", "FASTDDS_DEFAULT_PROFILES_FILE"])
-def test_a_profile_of_the_users_own_is_left_in_force(load, monkeypatch, variable):
+@pytest.mark.parametrize(
+    ("distribution", "variable"),
+    [
+        ("jazzy", "FASTRTPS_DEFAULT_PROFILES_FILE"),
+        ("kilted", "FASTDDS_DEFAULT_PROFILES_FILE"),
+        ("kilted", "FASTRTPS_DEFAULT_PROFILES_FILE"),
+    ],
+)
+def test_a_profile_of_the_users_own_is_left_in_force(load, monkeypatch, distribution, variable):
     module, _ = load("edge.launch.py")
+    monkeypatch.setenv("ROS_DISTRO", distribution)
     monkeypatch.setenv(variable, "/home/me/profile.xml")
     assert module.image_transport() == []
 

@@ -35,7 +35,7 @@ ROS_PACKAGES = {
     "launch_ros",
     "cv_bridge",
 }
-"""Released in Humble, Jazzy and Kilted, so that rosdep knows them by their own names."""
+"""Packages of Humble, Jazzy and Kilted, which rosdep knows by their own names."""
 
 ROSDEP_KEYS = {
     "libatomic",
@@ -47,7 +47,8 @@ ROSDEP_KEYS = {
     "python3-pytest",
     "python3-hypothesis",
 }
-"""In rosdep's base.yaml and python.yaml; what has no key there (rosbags, safetensors, ...) comes from pip."""
+"""In rosdep's base.yaml and python.yaml as this list was made, on 2026-11-29; rosdep is not asked here. What
+has no key there (rosbags, ...) comes from pip."""
 
 MODULES_OF = {"cv2": "opencv-python-headless", "yaml": "PyYAML"}
 """Modules whose project has another name; the others have the same."""
@@ -108,7 +109,7 @@ def test_one_version_and_one_licence_everywhere(setup_arguments, package_xml):
     assert "END OF TERMS AND CONDITIONS" in licence
 
 
-def test_package_xml_names_only_keys_that_rosdep_knows(package_xml):
+def test_package_xml_names_only_keys_that_were_looked_up(package_xml):
     named = {element.text for element in package_xml if element.tag.endswith("_depend")}
     assert named == ROS_PACKAGES | ROSDEP_KEYS
     assert package_xml.findtext("export/build_type") == "ament_python"
@@ -163,18 +164,35 @@ def test_runtime_dependencies_have_a_lower_bound_and_extras_keep_ros_apart(setup
     assert all(requirement.startswith("ros-") for requirement in extras["ros"])
 
 
-def test_colcon_installs_executables_and_shared_files(tmp_path):
-    source = tmp_path / "src" / "vla_edge_ros"
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory):
+    """A colcon workspace with a copy of this checkout, built."""
+    folder = tmp_path_factory.mktemp("workspace")
     kept_out = shutil.ignore_patterns(".git", ".venv", "build", "install", "log", "out", "__pycache__")
-    shutil.copytree(ROOT, source, ignore=kept_out)
-    environment = {**os.environ, "AMENT_PREFIX_PATH": sys.prefix, "COLCON_HOME": str(tmp_path / "home")}
-    colcon = Path(sys.executable).with_name("colcon")
-    built = subprocess.run(
-        [colcon, "build"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
-    )
+    shutil.copytree(ROOT, folder / "src" / "vla_edge_ros", ignore=kept_out)
+    built = colcon(folder, "build")
     assert built.returncode == 0, built.stderr
+    return folder
 
-    prefix = tmp_path / "install" / "vla_edge_ros"
+
+def colcon(folder, *arguments):
+    """Run colcon in a workspace, in the environment that holds rclpy."""
+    return subprocess.run(
+        [Path(sys.executable).with_name("colcon"), *arguments],
+        cwd=folder,
+        env=colcon_environment(folder),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def colcon_environment(folder):
+    return {**os.environ, "AMENT_PREFIX_PATH": sys.prefix, "COLCON_HOME": str(folder / "home")}
+
+
+def test_colcon_installs_executables_and_shared_files(workspace):
+    prefix = workspace / "install" / "vla_edge_ros"
     executables = {path.name for path in (prefix / "lib/vla_edge_ros").iterdir()}
     assert executables == {"vla_edge_node", "bag_camera", "vla-edge"}
     assert (prefix / "share/ament_index/resource_index/packages/vla_edge_ros").is_file()
@@ -186,12 +204,31 @@ def test_colcon_installs_executables_and_shared_files(tmp_path):
 
     ran = subprocess.run(
         [prefix / "lib/vla_edge_ros/vla-edge", "--version"],
-        cwd=tmp_path,
-        env={**environment, "PYTHONPATH": str(next(prefix.glob("lib/python*/site-packages")))},
+        cwd=workspace,
+        env={
+            **colcon_environment(workspace),
+            "PYTHONPATH": str(next(prefix.glob("lib/python*/site-packages"))),
+        },
         capture_output=True,
         text=True,
     )
     assert ran.stdout == f"vla-edge {vla_edge_ros.__version__}\n", ran.stderr
+
+
+def test_colcon_test_runs_the_tests_and_reports_a_failure(workspace):
+    chosen = ("test", "--return-code-on-test-failure", "--pytest-args", "test/test_figures.py")
+    passed = colcon(workspace, *chosen)
+    assert passed.returncode == 0, passed.stdout + passed.stderr
+    result = colcon(workspace, "test-result")
+    assert result.returncode == 0
+    assert re.search(r"Summary: [1-9]\d* tests, 0 errors, 0 failures, 0 skipped", result.stdout), (
+        result.stdout
+    )
+
+    figures = workspace / "src/vla_edge_ros/vla_edge_ros/figures.py"
+    figures.write_text(figures.read_text().replace('"p50": 500', '"p50": 400'))
+    assert colcon(workspace, *chosen).returncode != 0
+    assert colcon(workspace, "test-result").returncode != 0
 
 
 def test_a_checkout_is_its_own_share_folder():
@@ -262,7 +299,6 @@ print(len(seen[-1].data))
 
 
 def test_camera_images_pass_between_processes_with_the_profile():
-    """Without the profile none of 200 arrived (640x480, best effort), with it all did."""
     environment = {
         **os.environ,
         "FASTDDS_DEFAULT_PROFILES_FILE": str(ROOT / "config/fastdds.xml"),

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from rcl_interfaces.msg import ParameterDescriptor
 
 import vla_edge_ros
+from vla_edge_ros.actions.config import ActionConfig
+from vla_edge_ros.control import settings as settings_of
 from vla_edge_ros.parameters import (
     BAG_CAMERA,
     NODE,
@@ -23,6 +25,7 @@ from vla_edge_ros.parameters import (
 )
 from vla_edge_ros.parameters.__main__ import main as write_command
 from vla_edge_ros.parameters.pages import GROUPS, default_file, reference_page
+from vla_edge_ros.perception.stamps import StampWatch
 
 NAMES = [parameter.name for parameter in NODE]
 NUMBERS = [parameter for parameter in NODE if parameter.type_name in ("integer", "double")]
@@ -50,6 +53,12 @@ def test_every_default_is_allowed_and_keeps_its_type(table):
 
 def test_the_defaults_fit_together():
     assert validate_all({}) == defaults(NODE)
+
+
+def test_what_is_made_without_the_table_has_its_defaults():
+    config = settings_of.action_config(defaults())
+    assert ActionConfig(config.period_ns) == config
+    assert vars(StampWatch()) == vars(settings_of.stamp_watch(defaults()))
 
 
 def test_names_are_unique_and_grouped_by_the_known_prefixes():

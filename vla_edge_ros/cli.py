@@ -3,8 +3,8 @@
 A subcommand is a module with `add_arguments(parser)` and `run(args) -> exit code`, imported only when it is
 called, so that `vla-edge report` needs no ROS and `vla-edge --help` needs nothing.
 
-Exit codes: 0 done; 1 the answer is no (a gate failed); 2 wrong usage or input, one line on stderr;
-130 Ctrl-C.
+Exit codes: 0 done; 1 the answer is no (a gate failed, bench missed a must); 2 wrong usage or input, one line
+on stderr; 130 Ctrl-C.
 """
 
 import argparse
@@ -64,7 +64,8 @@ COMMANDS = {
     "bench": Command(
         "vla_edge_ros.nodes.bench",
         "measure this machine: camera callback, tick error, late publishes, memory",
-        "Prints each figure beside what it must be, with the machine and the versions.",
+        "Prints each figure beside what it must be, and ends with exit code 1 where one is missed. It wants "
+        "an otherwise idle machine: whatever else runs is measured too.",
         ("vla-edge bench", "vla-edge bench --json out/bench.json"),
     ),
     "doctor": Command(

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 
 from vla_edge_ros.errors import UserError
@@ -30,11 +30,28 @@ def share_directory() -> Path:
     )
 
 
-def use_large_image_profile(environment: MutableMapping[str, str]) -> None:
-    """Have Fast DDS load the profile that carries whole images; one of the user's own stays in force.
+def profile_variables(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """The variables in which Fast DDS looks for a profile, the one to set first.
 
-    Humble, Iron and Jazzy read another variable than Kilted and newer, which warn where the old one is set.
+    Humble, Iron and Jazzy know the old name alone. Kilted and newer, and the wheels, which set no ROS_DISTRO,
+    have a new one; they still take the old one, with a warning.
     """
-    is_old = environment.get("ROS_DISTRO") in ("humble", "iron", "jazzy")
-    variable = "FASTRTPS_DEFAULT_PROFILES_FILE" if is_old else "FASTDDS_DEFAULT_PROFILES_FILE"
-    environment.setdefault(variable, str(share_directory() / "config/fastdds.xml"))
+    if environment.get("ROS_DISTRO") in ("humble", "iron", "jazzy"):
+        return ("FASTRTPS_DEFAULT_PROFILES_FILE",)
+    return ("FASTDDS_DEFAULT_PROFILES_FILE", "FASTRTPS_DEFAULT_PROFILES_FILE")
+
+
+def large_image_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """What to add to `environment` for Fast DDS to load the profile that carries whole images.
+
+    Nothing where it names a profile already: one of the user's own stays in force. Raises UserError.
+    """
+    variables = profile_variables(environment)
+    if any(environment.get(variable) for variable in variables):
+        return {}
+    return {variables[0]: str(share_directory() / "config/fastdds.xml")}
+
+
+def use_large_image_profile(environment: MutableMapping[str, str]) -> None:
+    """Add the variables of `large_image_variables` to `environment`."""
+    environment.update(large_image_variables(environment))

@@ -4,6 +4,7 @@ import sys
 
 import pytest
 
+from vla_edge_ros.cli import main
 from vla_edge_ros.engine import gate
 from vla_edge_ros.engine.presets import PRESETS
 
@@ -58,16 +59,16 @@ def test_a_fault_that_is_not_detected_fails_the_gate(monkeypatch, capsys):
 
 def test_without_torch_the_gate_says_what_to_install(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "torch", None)
-    assert gate.run(parse("--configurations", "0")) == 2
+    assert main(["gate", "--configurations", "0"]) == 2
     error = capsys.readouterr().err
-    assert error.count("\n") == 1
+    assert error.startswith("vla-edge gate: ") and error.count("\n") == 1
     assert "install torch and transformers" in error
 
 
 def test_a_refused_model_ends_the_gate_with_one_line(tmp_path, capsys):
-    assert gate.run(parse("--configurations", "0", "--model", str(tmp_path))) == 2
+    assert main(["gate", "--configurations", "0", "--model", str(tmp_path)]) == 2
     error = capsys.readouterr().err
-    assert error.count("\n") == 1
+    assert error.startswith("vla-edge gate: ") and error.count("\n") == 1
     assert "config.json is missing" in error
 
 

@@ -3,11 +3,10 @@
 import json
 
 import pytest
-from recorded import image_payloads, write_mcap, write_rosbag2
+from recorded import SAMPLE, image_payloads, write_mcap, write_rosbag2
 
 from vla_edge_ros.cli import main
 from vla_edge_ros.evaluation.run_document import OUTCOME, canonical_sha256
-from vla_edge_ros.evaluation.sample import bundled_sample
 
 
 def call(capsys, *words) -> tuple[int, str, str]:
@@ -19,7 +18,7 @@ def call(capsys, *words) -> tuple[int, str, str]:
 def test_it_writes_what_two_runs_are_compared_by_with_hashes_that_hold(capsys, tmp_path):
     paths = [tmp_path / "out" / f"{run}.json" for run in "ab"]
     for path in paths:
-        code, out, _ = call(capsys, bundled_sample(), "--seconds", 1, "--json", path)
+        code, out, _ = call(capsys, SAMPLE, "--seconds", 1, "--json", path)
         assert code == 0
     first, second = (json.loads(path.read_text()) for path in paths)
     for part in OUTCOME:
@@ -31,7 +30,7 @@ def test_it_writes_what_two_runs_are_compared_by_with_hashes_that_hold(capsys, t
 
 def test_the_report_is_written_where_it_is_asked_for(capsys, tmp_path):
     path = tmp_path / "deep" / "report.html"
-    assert call(capsys, bundled_sample(), "--seconds", 0.5, "--report", path)[0] == 0
+    assert call(capsys, SAMPLE, "--seconds", 0.5, "--report", path)[0] == 0
     assert path.stat().st_size > 0
 
 
@@ -56,7 +55,7 @@ def test_the_report_is_written_where_it_is_asked_for(capsys, tmp_path):
 def test_bad_input_ends_with_one_line_and_exit_code_2(capsys, tmp_path, words, line):
     makers = {
         "SEVERAL": lambda: write_rosbag2(tmp_path / "bag", topics=("/left", "/right")),
-        "SAMPLE": bundled_sample,
+        "SAMPLE": lambda: SAMPLE,
         "EMPTY_TOPIC": lambda: write_rosbag2(tmp_path / "bag", topics=(), instructions=("go",), n_images=1),
     }
     words = [makers[word]() if word in makers else word for word in words]
@@ -88,5 +87,5 @@ def test_a_recorded_run_has_its_own_instructions(capsys, tmp_path):
 
 def test_service_times_are_either_stated_or_recorded(capsys):
     with pytest.raises(SystemExit) as ended:
-        call(capsys, bundled_sample(), "--service-ms", 5, "--times", "x.json")
+        call(capsys, SAMPLE, "--service-ms", 5, "--times", "x.json")
     assert ended.value.code == 2

@@ -3,18 +3,18 @@
 import json
 
 import pytest
+from recorded import SAMPLE
 
 from vla_edge_ros.cli import main
 from vla_edge_ros.control.decision import Decision
 from vla_edge_ros.control.record import TickRecord
 from vla_edge_ros.control.recorder import Recorder
-from vla_edge_ros.evaluation.sample import bundled_sample
 from vla_edge_ros.parameters import defaults
 
 
 def test_a_replays_json_becomes_a_page(tmp_path):
     run, page = tmp_path / "run.json", tmp_path / "new" / "page.html"
-    assert main(["replay", str(bundled_sample()), "--seconds", "0.5", "--json", str(run)]) == 0
+    assert main(["replay", str(SAMPLE), "--seconds", "0.5", "--json", str(run)]) == 0
     assert main(["report", str(run), "--out", str(page)]) == 0
     assert "FRESH" in page.read_text()
 

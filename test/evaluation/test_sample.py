@@ -6,6 +6,7 @@ from itertools import pairwise
 import cv2
 import numpy as np
 import pytest
+from recorded import SAMPLE
 
 from vla_edge_ros.evaluation import sample
 from vla_edge_ros.evaluation.bags import open_bag
@@ -27,12 +28,12 @@ def decoded(message: object) -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def bundled() -> list:
-    with open_bag(sample.bundled_sample()) as bag:
+    with open_bag(SAMPLE) as bag:
         return list(bag.images(bag.pick_image_topic().name))
 
 
 def test_the_bundled_recording_is_long_and_small_enough():
-    folder = sample.bundled_sample()
+    folder = SAMPLE
     assert sum(file.stat().st_size for file in folder.iterdir()) < 4_000_000
     assert DURATION_S >= 14.0 and RATE_HZ == 60
     with open_bag(folder) as bag:

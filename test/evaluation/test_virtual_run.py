@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from recorded import TOPIC, write_rosbag2
+from recorded import SAMPLE, TOPIC, write_rosbag2
 
 from vla_edge_ros.control import settings
 from vla_edge_ros.control.record import WorkTimes
@@ -15,7 +15,6 @@ from vla_edge_ros.errors import UserError
 from vla_edge_ros.evaluation import run_document, virtual_run
 from vla_edge_ros.evaluation.bags import open_bag
 from vla_edge_ros.evaluation.recorded_run import RecordedRun
-from vla_edge_ros.evaluation.sample import bundled_sample
 from vla_edge_ros.evaluation.virtual_run import replay, replay_recorded
 from vla_edge_ros.parameters import validate_all
 
@@ -24,7 +23,7 @@ SMALL = {"memory.slots": 320, "camera.is_compressed": True}
 
 
 def outcome_of(parameters: dict, service_ms: float = 20.0, seconds: float = 2.0) -> dict:
-    with open_bag(bundled_sample()) as bag:
+    with open_bag(SAMPLE) as bag:
         replayed = replay(bag, SAMPLE_TOPIC, validate_all(parameters), service_ms, seconds, True)
     return run_document.outcome([record.to_json() for record in replayed.records])
 
@@ -58,7 +57,7 @@ def test_service_beyond_the_budget_is_never_fresh_and_is_refused():
 
 
 def test_the_bags_instruction_is_heard_unless_another_is_given():
-    with open_bag(bundled_sample()) as bag:
+    with open_bag(SAMPLE) as bag:
         for plays, heard in ((True, 1), (False, 0)):
             replayed = replay(bag, SAMPLE_TOPIC, validate_all(SMALL), 20.0, 0.5, plays)
             texts = [e["text"] for record in replayed.records for e in record.events]
@@ -132,7 +131,7 @@ def a_live_run(parameters: dict, n_ticks: int) -> RecordedRun:
             frames.append(rig._frames.peek())
             rig._ordinals[frames[-1].index] = ordinal
 
-    with open_bag(bundled_sample()) as bag:
+    with open_bag(SAMPLE) as bag:
         first = next(bag.images(SAMPLE_TOPIC))
 
         def arrivals(rig):
@@ -166,7 +165,7 @@ def recorded_live() -> RecordedRun:
 
 
 def again(recorded: RecordedRun, **changes) -> dict:
-    with open_bag(bundled_sample()) as bag:
+    with open_bag(SAMPLE) as bag:
         parameters = recorded.run["parameters"] | changes
         replayed = replay_recorded(bag, SAMPLE_TOPIC, parameters, recorded)
     return run_document.outcome([record.to_json() for record in replayed.records])

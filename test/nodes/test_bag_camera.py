@@ -10,12 +10,11 @@ import pytest
 import rclpy
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.qos import QoSDurabilityPolicy, QoSProfile
-from recorded import image_payloads, pixels, write_mcap, write_rosbag2
+from recorded import SAMPLE, image_payloads, pixels, write_mcap, write_rosbag2
 from sensor_msgs.msg import CompressedImage, Image
 from std_msgs.msg import String
 
 from vla_edge_ros.evaluation.bags import open_bag
-from vla_edge_ros.evaluation.sample import bundled_sample
 
 
 @pytest.fixture
@@ -92,7 +91,7 @@ def test_compressed_images_keep_their_bytes_and_with_restamp_false_their_stamps(
     node.create_subscription(CompressedImage, "image/compressed", images.append, QoSProfile(depth=10))
     camera = start_camera(
         ros_environment,
-        bag=bundled_sample(),
+        bag=SAMPLE,
         qos_reliability="reliable",
         restamp="false",
         loop="true",
@@ -103,7 +102,7 @@ def test_compressed_images_keep_their_bytes_and_with_restamp_false_their_stamps(
     _, errors = camera.communicate(timeout=3)
     assert camera.returncode == 0
     assert "Traceback" not in errors
-    with open_bag(bundled_sample()) as bag:
+    with open_bag(SAMPLE) as bag:
         recorded = {image.stamp_ns: image.message for image in bag.images("/camera/image_raw/compressed")}
     for message in images:
         source = recorded[nanoseconds(message.header.stamp)]

@@ -4,7 +4,9 @@ from enum import Enum
 
 
 class Decision(str, Enum):
-    """Where several apply, the first in `PRECEDENCE` is the tick's decision."""
+    """Where several apply: FAULT, a latched SAFE_STOP, one for missing joint states while enabled, FRESH,
+    FRESH_LATE, SAFE_STOP from a hold timeout, then the holds in the order below.
+    """
 
     FAULT = "FAULT"
     SAFE_STOP = "SAFE_STOP"

@@ -100,7 +100,7 @@ def settle_memory() -> list[str]:
     Call once everything is configured and warm; returns a warning where locking is refused. Later mappings
     are locked too, but only where the memlock limit is infinite: under a finite one they would fail, and with
     them the process. Pages are locked when first touched: to fill every mapped library and thread stack at
-    once takes the node from 112 MB to 497 MB and 0.1 s, for pages that no tick uses.
+    once would take several times the memory, for pages that no tick uses.
     """
     gc.collect()
     gc.freeze()

@@ -1,8 +1,14 @@
 """How long a pass takes at full memory, by stage."""
 
+import time
+from contextlib import ExitStack, closing
+
 import numpy as np
 
+from vla_edge_ros.engine.factory import make_engine
 from vla_edge_ros.engine.interface import (
+    STAGES,
+    Engine,
     EngineError,
     EngineSpec,
     FrameWork,
@@ -10,33 +16,39 @@ from vla_edge_ros.engine.interface import (
     WorkResult,
     WorkStatus,
 )
-from vla_edge_ros.engine.numpy_engine import NumpyEngine
-from vla_edge_ros.engine.recording import NoiseFrames
 from vla_edge_ros.figures import percentiles
 from vla_edge_ros.memory import FRAME_TOKENS, FrameMemory, make_policy
+from vla_edge_ros.perception.frame_buffer import FrameBuffer
 
+PASS_TIMEOUT_S = 60
 _PROMPT_TOKENS = 20
-_STAGES = ("copy", "vision", "prefill", "decode")
 
 
 def pass_times(spec: EngineSpec, n: int) -> dict:
-    """Time `n` passes of the NumPy engine, in this thread and at full memory.
+    """Time `n` passes of the spec's engine, in this process and at full memory.
 
-    Returns `plan_id`, `passes`, `context_tokens` that each pass attends to, and under `ms`, for each stage
-    and for a pass in `total`, its percentiles. Raises EngineError as `NumpyEngine.configure` does.
+    Returns `backend`, `plan_id`, `passes`, `context_tokens` that each pass attends to, and under `ms`, for
+    each stage and for a pass in `total`, its percentiles. Raises EngineError as `make_engine` and
+    `Engine.configure` do, and where a pass fails.
     """
-    engine = NumpyEngine(spec, NoiseFrames(spec.seed))
-    info = engine.configure()
-    memory = FrameMemory(spec.n_slots, spec.action_tokens, make_policy("fifo"), info.embedding_size)
-    slots = memory.set_prompt(_PROMPT_TOKENS)
-    _run(engine, PromptWork(0, np.arange(_PROMPT_TOKENS, dtype=np.int32), slots))
-    for tick in range(memory.capacity_frames):
-        _run_pass(engine, memory, tick)
-    results = [_run_pass(engine, memory, memory.capacity_frames + tick) for tick in range(n)]
-    engine.close()
-    times = {stage: [getattr(result.stages, f"{stage}_ns") for result in results] for stage in _STAGES}
-    times["total"] = [result.finished_ns - result.started_ns for result in results]
+    with ExitStack() as cleanup:
+        frames = cleanup.enter_context(closing(FrameBuffer.create()))
+        engine = cleanup.enter_context(closing(make_engine(spec, frames)))
+        info = engine.configure()
+        memory = FrameMemory(spec.n_slots, spec.action_tokens, make_policy("fifo"), info.embedding_size)
+        slots = memory.set_prompt(_PROMPT_TOKENS)
+        _run(engine, PromptWork(0, np.arange(_PROMPT_TOKENS, dtype=np.int32), slots))
+        noise = np.random.default_rng(spec.seed)
+        results = []
+        for tick in range(memory.capacity_frames + n):
+            pixels = noise.integers(0, 256, (frames.height, frames.width, 3), np.uint8)
+            frames.write(pixels, tick, tick, tick)
+            results.append(_run_pass(engine, memory, tick))
+        timed = results[memory.capacity_frames :]
+    times = {stage: [getattr(result.stages, f"{stage}_ns") for result in timed] for stage in STAGES}
+    times["total"] = [result.finished_ns - result.started_ns for result in timed]
     return {
+        "backend": info.backend,
         "plan_id": info.plan_id,
         "passes": n,
         "context_tokens": _PROMPT_TOKENS + FRAME_TOKENS * (memory.capacity_frames - 1),
@@ -44,7 +56,7 @@ def pass_times(spec: EngineSpec, n: int) -> dict:
     }
 
 
-def _run_pass(engine: NumpyEngine, memory: FrameMemory, tick: int) -> WorkResult:
+def _run_pass(engine: Engine, memory: FrameMemory, tick: int) -> WorkResult:
     for evicted in memory.make_room(tick):
         engine.evict(evicted.slots)
     work = FrameWork(tick, memory.context_slots(), memory.frame_slots, memory.action_slots)
@@ -53,9 +65,11 @@ def _run_pass(engine: NumpyEngine, memory: FrameMemory, tick: int) -> WorkResult
     return result
 
 
-def _run(engine: NumpyEngine, work: PromptWork | FrameWork) -> WorkResult:
+def _run(engine: Engine, work: PromptWork | FrameWork) -> WorkResult:
     engine.submit(work)
-    result = engine.wait(0)
+    result = engine.wait(time.monotonic_ns() + PASS_TIMEOUT_S * 1_000_000_000)
+    if result is None:
+        raise EngineError(f"a timed pass did not end within {PASS_TIMEOUT_S} s")
     if result.status is not WorkStatus.DONE:
-        raise EngineError(f"a timed pass failed: {result.error}")
+        raise EngineError(f"a timed pass failed: {result.error or result.status.name}")
     return result

@@ -6,7 +6,6 @@ says nothing.
 
 import argparse
 import json
-import sys
 import tempfile
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from vla_edge_ros.engine.hugging_face import HuggingFaceReference, export_checkpoint
-from vla_edge_ros.engine.interface import EngineError, FrameWork
+from vla_edge_ros.engine.interface import FrameWork
 from vla_edge_ros.engine.model_config import ModelConfig
 from vla_edge_ros.engine.numpy_decoder import NumpyDecoder
 from vla_edge_ros.engine.oracle import ForgettingOracle
@@ -235,12 +234,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the gate and print its table; 0 if it passed, 1 if not, 2 if it could not run."""
-    try:
-        report = run_gate(args.configurations, args.seed, args.model)
-    except EngineError as error:
-        print(f"gate: {error}", file=sys.stderr)
-        return 2
+    """Run the gate and print its table; 0 if it passed, 1 if not. Raises EngineError if it could not run."""
+    report = run_gate(args.configurations, args.seed, args.model)
     if args.json is not None:
         args.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     _print_table(report)

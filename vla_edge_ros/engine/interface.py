@@ -95,6 +95,10 @@ class WorkStatus(Enum):
     """The engine failed and must be replaced; `error` says why in one line."""
 
 
+STAGES = ("copy", "vision", "prefill", "decode")
+"""The stages of a pass, in their order; `StageTimes` has the duration of each."""
+
+
 @dataclass(slots=True)
 class StageTimes:
     """Duration of each stage of a pass in nanoseconds; `decode_ns` is the sum over the A decode steps."""

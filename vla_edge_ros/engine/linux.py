@@ -114,6 +114,20 @@ def process_memory(pid: int) -> int:
         return 0
 
 
+def resident_bytes(pid: int) -> dict[str, int]:
+    """Resident bytes of a process by kind: `anon`, `file` and `shmem` (Rss* of /proc/PID/status).
+
+    Their sum is the RSS of `process_memory`. All 0 once the process has ended.
+    """
+    found = {"RssAnon": 0, "RssFile": 0, "RssShmem": 0}
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError), open(f"/proc/{pid}/status") as status:
+        for line in status:
+            name, _, value = line.partition(":")
+            if name in found:
+                found[name] = int(value.split()[0]) * 1024
+    return {name.removeprefix("Rss").lower(): size for name, size in found.items()}
+
+
 def process_cpu_ticks(pid: int) -> int:
     """Clock ticks used by a process and its ended children (utime to cstime of /proc/PID/stat)."""
     try:

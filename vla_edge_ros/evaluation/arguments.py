@@ -6,7 +6,7 @@ import yaml
 
 from vla_edge_ros.errors import UserError
 from vla_edge_ros.memory.policies import POLICIES
-from vla_edge_ros.parameters import validate
+from vla_edge_ros.parameters import NODE, validate
 
 
 def add_run_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,8 +31,10 @@ def given_parameters(args: argparse.Namespace) -> dict:
         name, separator, text = pair.partition("=")
         if not separator:
             raise UserError(f"--param {pair}: wanted NAME=VALUE, for example --param memory.slots=2048")
+        # A text is taken as it stands: YAML would make nothing of an empty one, and a number of `1`.
+        is_text = any(row.name == name and row.type_name == "string" for row in NODE)
         try:
-            values[name] = validate(name, yaml.safe_load(text))
+            values[name] = validate(name, text if is_text else yaml.safe_load(text))
         except yaml.YAMLError:
             raise UserError(f"--param {pair}: the value cannot be read as YAML") from None
     if args.policy is not None:

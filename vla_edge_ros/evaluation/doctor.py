@@ -22,13 +22,15 @@ from pathlib import Path
 from vla_edge_ros.control.bare_loop import BareLoop
 from vla_edge_ros.control.realtime import describe_limit, set_fifo_priority
 from vla_edge_ros.engine.linux import same_imports
+from vla_edge_ros.parameters import defaults
+from vla_edge_ros.share import profile_variables, share_directory
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 
-FIFO_PRIORITY = 50
+FIFO_PRIORITY = defaults()["control.priority"] + 1
+"""The tick thread runs one above the node's other threads."""
 TIMER_ERROR_MUST_NS = 500_000
 SHARED_MEMORY_MUST_BYTES = 64 * 2**20
-PROFILE_VARIABLES = ("FASTDDS_DEFAULT_PROFILES_FILE", "FASTRTPS_DEFAULT_PROFILES_FILE")
 _NUMPY_INSTEAD = "engine.backend auto uses the NumPy engine"
 _PROBE_TIMEOUT_S = 30
 _PERIOD_NS, _CUTOFF_NS, _EFFECT_NS = 33_333_000, 31_000_000, 33_000_000
@@ -108,14 +110,16 @@ def check_ros(works: bool, found: str) -> Check:
 
 
 def check_profile(environment: Mapping[str, str]) -> Check:
-    files = {name: environment[name] for name in PROFILE_VARIABLES if environment.get(name)}
-    missing = [name for name, path in files.items() if not Path(path).is_file()]
-    found = f"{missing[0]} names no file" if missing else " and ".join(files) or "not set"
+    variables = profile_variables(environment)
+    variable = next((name for name in variables if environment.get(name)), variables[0])
+    path = environment.get(variable, "")
+    is_there = bool(path) and Path(path).is_file()
+    found = f"{variable} {'is set' if is_there else 'names no file' if path else 'is not set'}"
     advice = (
         "best-effort images between processes get lost: the launch files set it; by hand, "
-        f"export {' and '.join(PROFILE_VARIABLES)} with the path of config/fastdds.xml"
+        f"export {variables[0]}={share_directory() / 'config/fastdds.xml'}"
     )
-    return _check("Fast DDS profile", bool(files) and not missing, found, advice)
+    return _check("Fast DDS profile", is_there, found, advice)
 
 
 def check_shared_memory(folder: Path) -> Check:

@@ -5,7 +5,6 @@ pictures and the same times.
 """
 
 import argparse
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,22 +34,6 @@ _SENSOR_NOISE = 0.9
 """Standard deviation in grey levels: enough that no two frames of a still scene are equal."""
 
 _JPEG_QUALITY = 42
-
-
-def bundled_sample() -> Path:
-    """The recording that comes with the package: in a checkout, or in share/ of an installation.
-
-    Raises FileNotFoundError.
-    """
-    prefixes = [*os.environ.get("AMENT_PREFIX_PATH", "").split(os.pathsep), sys.prefix]
-    folders = [Path(__file__).resolve().parents[2] / "recordings" / "sample"]
-    folders += [
-        Path(prefix, "share", "vla_edge_ros", "recordings", "sample") for prefix in prefixes if prefix
-    ]
-    for folder in folders:
-        if (folder / "metadata.yaml").is_file():
-            return folder
-    raise FileNotFoundError(f"the sample recording is in none of {', '.join(map(str, folders))}")
 
 
 def frame(index: int, seed: int = SEED) -> np.ndarray:

@@ -156,7 +156,7 @@ class FrameMemory:
         raise MemoryTooSmall(
             f"a prompt of {prompt_tokens} tokens, one frame ({FRAME_TOKENS}) and the action tokens "
             f"({MAX_ACTION_TOKENS}) need {needed} slots, and the KV cache has {self.n_slots}: "
-            "shorten the instruction or raise memory.n_slots"
+            "shorten the instruction or raise memory.slots"
         )
 
     def _evict(self, place: int, tick: int, reason: str) -> Evicted:

@@ -1,5 +1,4 @@
-"""`/diagnostics` once a second: what each part of the node counts, under the names and levels that
-diagnostic_updater's tasks use, so that aggregators and rqt_runtime_monitor work."""
+"""`/diagnostics` once a second: what each part of the node counts, and a judgement of it."""
 
 import os
 import time
@@ -17,6 +16,7 @@ from vla_edge_ros.engine.linux import process_memory
 from vla_edge_ros.engine.process import ProcessEngine
 from vla_edge_ros.nodes.supervisor import EngineSupervisor
 from vla_edge_ros.perception.camera import CameraPipeline
+from vla_edge_ros.perception.frame_buffer import FrameBuffer
 
 PERIOD_S = 1.0
 
@@ -88,6 +88,7 @@ class _Rate:
 def sections(
     controller: Controller,
     camera: CameraPipeline,
+    frames: FrameBuffer,
     engine: ProcessEngine,
     supervisor: EngineSupervisor,
     info: EngineInfo,
@@ -99,11 +100,16 @@ def sections(
     def camera_section() -> Section:
         rate_hz = frames_rate.since_last(camera.received)
         refused = sum(camera.refused.values())
+        newest = frames.peek()
         values = {
             "rate_hz": f"{rate_hz:.1f}",
             "received": camera.received,
             "published": camera.published,
             "withheld": camera.withheld,
+            "stamp_delay_ms": "" if newest is None else f"{newest.age_ns(newest.receipt_ns) / 1e6:.1f}",
+            "buffer_is_locked": frames.is_locked,
+            "buffer_retries": frames.retries,
+            "buffer_contended": frames.contended,
             "refused": refused,
             **{f"refused_{kind.value}": count for kind, count in camera.refused.items() if count},
             **{f"stamp_{kind.value}": count for kind, count in camera.watch.counts.items() if count},
@@ -114,6 +120,8 @@ def sections(
             return ERROR, "the camera is frozen", values
         if refusals_rate.since_last(refused):
             return WARN, camera.last_refusal.reason, values
+        if not frames.is_locked:
+            return WARN, "the frame buffer is not locked in memory, see the memlock limit", values
         return OK, f"{rate_hz:.1f} Hz", values
 
     def control_section() -> Section:
@@ -128,6 +136,9 @@ def sections(
             "misses": totals.misses,
             "refusals": controller.admission.refusals,
             "longest_refusal_ticks": controller.admission.longest_refusal,
+            "probes": controller.admission.probes,
+            "steps_dropped": controller.planner.steps_dropped,
+            "joint_states_refused": controller.planner.joint_states_refused,
             **{decision.value: count for decision, count in controller.decision_counts.items()},
         }
         last = controller.last_record

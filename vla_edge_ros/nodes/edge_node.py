@@ -259,7 +259,7 @@ class EdgeNode(LifecycleNode):
 
     def _report(self, info: EngineInfo) -> None:
         sections = diagnostics.sections(
-            self._controller, self._camera, self._engine, self._supervisor, info, self._recorder
+            self._controller, self._camera, self._frames, self._engine, self._supervisor, info, self._recorder
         )
         self._releases.append(diagnostics.DiagnosticsPublisher(self, sections).destroy)
 

@@ -9,6 +9,7 @@ from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 from vla_edge_ros.actions.planner import GroupCommand, GroupTrajectory
 from vla_edge_ros.control.decision import Decision
 from vla_edge_ros.control.record import TickRecord
+from vla_edge_ros.engine.interface import STAGES
 
 NANOSECONDS = 1_000_000_000
 
@@ -62,7 +63,7 @@ class TickMessage:
         self._set("frame_age_ms", _ms(record.frame_age_ns))
         self._set("predicted_ms", _ms(record.predicted_ns))
         self._set("pass_ms", _ms(None if own is None else own.finished_ns - own.submitted_ns))
-        for stage in ("copy", "vision", "prefill", "decode"):
+        for stage in STAGES:
             self._set(f"{stage}_ms", _ms(None if stages is None else getattr(stages, f"{stage}_ns")))
         self._set("retained_frames", record.retained_frames)
         self._set("evicted", " ".join(str(line["frame"]) for line in record.journal))
@@ -100,9 +101,7 @@ def telemetry(record: TickRecord) -> dict[str, float]:
         "frame_age_ms": ms(record.frame_age_ns),
         "predicted_ms": ms(record.predicted_ns),
         "pass_ms": ms(None if own is None else own.finished_ns - own.submitted_ns),
-        "vision_ms": ms(None if own is None else own.stages.copy_ns + own.stages.vision_ns),
-        "prefill_ms": ms(None if own is None else own.stages.prefill_ns),
-        "decode_ms": ms(None if own is None else own.stages.decode_ns),
+        **{f"{stage}_ms": ms(own and getattr(own.stages, f"{stage}_ns")) for stage in STAGES},
         "hold_ms": ms(record.hold_ns),
         "retained_frames": float(record.retained_frames),
         "top_probability": nan if record.top_probability is None else record.top_probability,
