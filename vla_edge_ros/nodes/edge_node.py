@@ -278,9 +278,12 @@ class EdgeNode(LifecycleNode):
     def _on_image(self, message: Image | CompressedImage) -> None:
         receipt_ns, ros_now_ns = self._steady_clock.pair()
         verdict = self._camera.on_image(message, receipt_ns, ros_now_ns)
+        is_refused = isinstance(verdict, Refusal)
         if verdict.reason:
-            self.get_logger().warning(f"image: {verdict.reason}", throttle_duration_sec=5.0)
-        if self._recorder is not None and not isinstance(verdict, Refusal) and verdict.is_new:
+            # A refusal names the topic itself.
+            line = verdict.reason if is_refused else f"{self._camera.topic}: {verdict.reason}"
+            self.get_logger().warning(line, throttle_duration_sec=5.0)
+        if self._recorder is not None and not is_refused and verdict.is_new:
             self._recorder.put(self._frames.peek())
 
     def _on_instruction(self, message: String) -> None:
@@ -364,9 +367,11 @@ class EdgeNode(LifecycleNode):
     def _release(self) -> None:
         self._is_configured = False
         self._is_releasing = True
-        while self._releases:
-            self._releases.pop()()
-        self._is_releasing = False
+        try:
+            while self._releases:
+                self._releases.pop()()
+        finally:
+            self._is_releasing = False
 
 
 def main(argv: list[str] | None = None) -> int:
