@@ -56,7 +56,7 @@ class SlidingWindow:
 
 
 TIE = 1e-9
-"""Cosines of equal pictures differ by their rounding in float64, far below what float32 embeddings tell apart."""
+"""Rounding in float64 is far below this, and float32 embeddings tell nothing apart that is nearer."""
 
 
 @dataclass(frozen=True, slots=True)
