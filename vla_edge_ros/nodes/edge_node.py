@@ -38,6 +38,7 @@ from vla_edge_ros.control.events import ClockJump, Enable, Event, Instruction, R
 from vla_edge_ros.control.realtime import (
     apply_realtime,
     fifo_priority,
+    set_fifo_priority,
     settle_memory,
     step_above_others,
 )
@@ -50,6 +51,7 @@ from vla_edge_ros.nodes import diagnostics, parameters
 from vla_edge_ros.nodes.messages import warm_up
 from vla_edge_ros.nodes.sink import RosSink
 from vla_edge_ros.nodes.supervisor import EngineSupervisor
+from vla_edge_ros.parameters import defaults
 from vla_edge_ros.perception.camera import CameraPipeline
 from vla_edge_ros.perception.frame_buffer import FrameBuffer
 from vla_edge_ros.perception.refusal import Refusal
@@ -382,6 +384,8 @@ def main(argv: list[str] | None = None) -> int:
     signals: list[int] = []
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, _: signals.append(number))
+    # The threads of DDS inherit it. Once configured, `control.priority` counts, and a refusal is said.
+    set_fifo_priority(defaults()["control.priority"])
     # rclpy's own handlers shut the context down at once, and the stop could no longer be published.
     rclpy.init(args=argv, signal_handler_options=SignalHandlerOptions.NO)
     try:
