@@ -103,7 +103,7 @@ class Driver:
         self._node.destroy_node()
 
     def meet(self) -> None:
-        """Return when the node answers. Fast DDS can lose the answer to the first request, so it is repeated."""
+        """Return when the node answers; the first request is repeated, since Fast DDS can lose its answer."""
         self._wait_for(self._change.service_is_ready, "offer its life cycle", START_TIMEOUT_S)
         asked_s = -ASK_AGAIN_S
         answers = []
