@@ -1,0 +1,279 @@
+// Pieces shared by the persistent kernels: tensor-core product, tagged words, weight ring, grid barrier, clock.
+#pragma once
+#include "geometry.cuh"
+
+
+// Longest wait for another block before the kernel traps: a lost block must end the process, not hang the GPU.
+constexpr u64 WAIT_LIMIT_NS = 2000000000ull;
+
+__device__ __forceinline__ u64 device_time_ns() {
+    u64 t;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
+    return t;
+}
+
+struct Watchdog {
+    u32 spins = 0;
+    u64 began = 0;
+    __device__ __forceinline__ void spin() {
+        if ((++spins & 0x3fff) == 0) {
+            u64 now = device_time_ns();
+            if (began == 0) began = now;
+            if (now - began > WAIT_LIMIT_NS) __trap();
+        }
+    }
+};
+
+// c (16 x 8, float32) += a (16 x 16, bf16) b (16 x 8, bf16). With g = lane / 4 and t = lane % 4: a = rows g, g + 8
+// by columns 2t, 2t + 8; b = rows 2t, 2t + 8 of column g; c = rows g, g + 8 by columns 2t, 2t + 1.
+__device__ __forceinline__ void mma(float (&c)[4], const uint4& a, u32 b0, u32 b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
+}
+
+constexpr float LOG2E = 1.4426950408889634f;
+constexpr float LOWEST = -1e30f;    // below every score, and its differences are finite
+
+__device__ __forceinline__ float warp_sum(float v) {
+#pragma unroll
+    for (int d = 1; d < 32; d *= 2) v += __shfl_xor_sync(~0u, v, d);
+    return v;
+}
+
+__device__ __forceinline__ u32 pack(float low, float high) {
+    __nv_bfloat162 v = __floats2bfloat162_rn(low, high);
+    return *reinterpret_cast<u32*>(&v);
+}
+__device__ __forceinline__ float low_of(u32 v) { return __uint_as_float(v << 16); }
+__device__ __forceinline__ float high_of(u32 v) { return __uint_as_float(v & 0xffff0000u); }
+__device__ __forceinline__ float rounded(float v) { return __bfloat162float(__float2bfloat16_rn(v)); }
+
+// Word of the one-token operand that holds rows k and k + 1 (k even): [k-step][t][half].
+__device__ __forceinline__ int operand_word(int k) {
+    return (k / 16) * 8 + (k % 8) / 2 * 2 + (k % 16) / 8;
+}
+
+// Tagged words: 32 bits of data and the tag of their layer in one 64-bit access. The reader polls the data
+// itself, so that a value crosses the device in one store and one load, with no fence, flag or atomic.
+// A word is written again only after every block has read it: in each layer every block needs a word of
+// every other (the sums of squares), twice.
+__device__ __forceinline__ void put(u64* at, u32 data, u32 tag) {
+    asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(at), "l"((u64(tag) << 32) | data) : "memory");
+}
+__device__ __forceinline__ void put2(u64* at, u32 first, u32 second, u32 tag) {
+    u64 high = u64(tag) << 32;
+    asm volatile("st.relaxed.gpu.global.v2.u64 [%0], {%1, %2};" ::"l"(at), "l"(high | first), "l"(high | second)
+                 : "memory");
+}
+__device__ __forceinline__ u64 peek(const u64* at) {
+    u64 v;
+    asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(v) : "l"(at) : "memory");
+    return v;
+}
+__device__ __forceinline__ ulonglong2 peek2(const u64* at) {
+    ulonglong2 v;
+    asm volatile("ld.relaxed.gpu.global.v2.u64 {%0, %1}, [%2];" : "=l"(v.x), "=l"(v.y) : "l"(at) : "memory");
+    return v;
+}
+__device__ __forceinline__ bool has_tag(u64 v, u32 tag) { return u32(v >> 32) == tag; }
+__device__ __forceinline__ u32 take(const u64* at, u32 tag) {
+    Watchdog dog;
+    u64 v = peek(at);
+    while (!has_tag(v, tag)) {
+        dog.spin();
+        v = peek(at);
+    }
+    return u32(v);
+}
+
+// The warp's part of a one-token operand, k-steps from `first`, of which those before `end` exist: lanes 0..3
+// hold column 0, all other columns are zero. EXACT: all exist.
+template <int STEPS, bool EXACT>
+__device__ __forceinline__ bool peek_operand(const u64* words, int first, int end, u32 tag, int lane,
+                                             u32 (&b)[STEPS][2]) {
+    u32 wrong = 0;
+#pragma unroll
+    for (int s = 0; s < STEPS; s++) b[s][0] = b[s][1] = 0;
+    if (lane < 4) {
+        const u64* at = words + size_t(first) * 8 + lane * 2;
+        ulonglong2 v[STEPS];
+#pragma unroll
+        for (int s = 0; s < STEPS; s++) {
+            if (EXACT || first + s < end) v[s] = peek2(at + s * 8);
+        }
+#pragma unroll
+        for (int s = 0; s < STEPS; s++) {
+            if (EXACT || first + s < end) {
+                wrong |= (u32(v[s].x >> 32) ^ tag) | (u32(v[s].y >> 32) ^ tag);
+                b[s][0] = u32(v[s].x);
+                b[s][1] = u32(v[s].y);
+            }
+        }
+    }
+    return wrong == 0;
+}
+template <class M>
+__device__ __forceinline__ void take_operand(const u64* words, u32 tag, int warp, int lane,
+                                             u32 (&b)[M::WARP_STEPS][2]) {
+    constexpr bool EXACT = M::K_STEPS == WARPS * M::WARP_STEPS;
+    Watchdog dog;
+    while (!peek_operand<M::WARP_STEPS, EXACT>(words, warp * M::WARP_STEPS, M::K_STEPS, tag, lane, b)) dog.spin();
+    __syncwarp();
+}
+
+// Who a thread is, read anew: values derived from it are then worked out where they are used. Kept over all
+// phases of a persistent kernel they would not fit the registers.
+struct Place {
+    int thread, lane, warp, g, t;
+    __device__ __forceinline__ Place() {
+        asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+        lane = thread % 32;
+        warp = thread / 32;
+        g = lane / 4;
+        t = lane % 4;
+    }
+};
+
+// One warp's ring of weight stages. Lane 0 asks for the next stage whenever one is released, so that device
+// memory stays busy through every wait for other blocks. sm_90: bulk copies; before: 16-byte asynchronous copies.
+template <class Source>
+struct Ring {
+    Source source;            // source.next(from, bytes): the warp's next stage; false if there is none (yet)
+    char* slots;              // [SLOTS][STAGE_BYTES], the warp's own
+    u32 barriers;             // shared address of [SLOTS] mbarriers
+    u32 head = 0, tail = 0;   // stages asked for and taken
+
+    __device__ __forceinline__ void init(char* slots_, u64* barriers_) {
+        slots = slots_;
+        barriers = u32(__cvta_generic_to_shared(barriers_));
+        if (threadIdx.x % 32 == 0) {
+            for (int s = 0; s < SLOTS; s++) {
+#if __CUDA_ARCH__ >= 900
+                asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barriers + 8 * s) : "memory");
+#else
+                asm volatile("mbarrier.init.shared.b64 [%0], 32;" ::"r"(barriers + 8 * s) : "memory");
+#endif
+            }
+#if __CUDA_ARCH__ >= 900
+            asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+            asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+        }
+        __syncwarp();
+        fill();
+    }
+
+    // Asks for stages until no place is free or the source has none to give.
+    __device__ __forceinline__ void fill() {
+        const char* from;
+        u32 bytes;
+#pragma unroll 1
+        while (head - tail < SLOTS && source.next(from, bytes)) ask(from, bytes);
+    }
+
+    __device__ __forceinline__ void ask(const char* from, u32 bytes) {
+        u32 slot = head % SLOTS;
+        u32 to = u32(__cvta_generic_to_shared(slots)) + slot * STAGE_BYTES;
+        u32 barrier = barriers + 8 * slot;
+#if __CUDA_ARCH__ >= 900
+        if (threadIdx.x % 32 == 0) {
+            asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+            asm volatile(
+                "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+                "l"(from), "r"(bytes), "r"(barrier)
+                : "memory");
+        }
+#else
+        for (u32 at = threadIdx.x % 32 * 16; at < bytes; at += 512) {
+            asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + at), "l"(from + at) : "memory");
+        }
+        asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
+#endif
+        head++;
+    }
+
+    // The oldest stage asked for, once it is there.
+    __device__ __forceinline__ const char* wait() {
+        u32 slot = tail % SLOTS, parity = (tail / SLOTS) & 1, ready = 0;
+        Watchdog dog;
+        while (true) {
+#if __CUDA_ARCH__ >= 900
+            asm volatile(
+                "{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                : "=r"(ready) : "r"(barriers + 8 * slot), "r"(parity) : "memory");
+#else
+            // test_wait.parity came with sm_90's PTX for older chips too (PTX ISA 7.1).
+            asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                         : "=r"(ready) : "r"(barriers + 8 * slot), "r"(parity) : "memory");
+#endif
+            if (ready) break;
+            dog.spin();
+        }
+        return slots + slot * STAGE_BYTES;
+    }
+
+    // The warp has read the oldest stage: its place is asked for again.
+    __device__ __forceinline__ void release() {
+        __syncwarp();
+        tail++;
+        fill();
+    }
+
+    // Copies in flight must land before the block ends.
+    __device__ __forceinline__ void drain() {
+        while (tail != head) {
+            wait();
+            tail++;
+        }
+    }
+};
+
+__device__ __forceinline__ uint4 load_fragment(const char* stage, int fragment_bytes, int step, int lane, int pairs) {
+    if (lane / 4 < pairs) return *reinterpret_cast<const uint4*>(stage + step * fragment_bytes + lane * 16);
+    return make_uint4(0, 0, 0, 0);
+}
+
+// Where rank r of a split and dimension d lie in the split's fragments (bytes from the split's start):
+// [warp][keys, values][KV_FRAGMENTS][32 lanes] 16 bytes. Keys are the row operand (rank x dimension), values
+// the transposed one (dimension x rank).
+__device__ __forceinline__ int fragment_element(int fragment, int row, int column, bool is_value) {
+    int lane = (row % 8) * 4 + (column % 8) / 2;
+    int reg = (column / 8) * 2 + row / 8;
+    return (fragment / KV_FRAGMENTS) * KV_STAGE_BYTES + (is_value ? KV_STAGE_BYTES / 2 : 0) +
+           (fragment % KV_FRAGMENTS) * 512 + lane * 16 + reg * 4 + (column % 2) * 2;
+}
+__device__ __forceinline__ int key_offset(int r, int d) {
+    return fragment_element(r / 16 * (HEAD_DIM / 16) + d / 16, r % 16, d % 16, false);
+}
+__device__ __forceinline__ int value_offset(int r, int d) {
+    return fragment_element(d / 16 * (CHUNK / 16) + r / 16, d % 16, r % 16, true);
+}
+constexpr size_t SPLIT_BYTES = size_t(CHUNK) * HEAD_DIM * 4;
+__device__ __forceinline__ size_t split_offset(int layer, int chunk, int kv_head) {
+    return ((size_t(layer) * CHUNKS + chunk) * KV_HEADS + kv_head) * SPLIT_BYTES;
+}
+
+// All blocks meet; `flags` [GRID], `tag` larger at each meeting. What was written before is visible after
+// to loads that bypass L1.
+__device__ __forceinline__ void grid_barrier(u32* flags, u32 tag) {
+    __syncthreads();
+    if (threadIdx.x < 32) {
+        if (threadIdx.x == 0) {
+            __threadfence();
+            asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(flags + blockIdx.x), "r"(tag) : "memory");
+        }
+        __syncwarp();
+        for (int block = threadIdx.x; block < GRID; block += 32) {
+            u32 seen;
+            Watchdog dog;
+            while (true) {
+                asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(flags + block) : "memory");
+                if (int(seen - tag) >= 0) break;
+                dog.spin();
+            }
+        }
+        __threadfence();
+    }
+    __syncthreads();
+}
