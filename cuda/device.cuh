@@ -3,24 +3,18 @@
 #include "geometry.cuh"
 
 
-// Longest wait for another block before the kernel traps: a lost block must end the process, not hang the GPU.
-constexpr u64 WAIT_LIMIT_NS = 2000000000ull;
-
 __device__ __forceinline__ u64 device_time_ns() {
     u64 t;
     asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
     return t;
 }
 
+// A wait for another block or for memory ends after about a second in a trap: a lost block must end the process,
+// not hang the GPU.
 struct Watchdog {
     u32 spins = 0;
-    u64 began = 0;
     __device__ __forceinline__ void spin() {
-        if ((++spins & 0x3fff) == 0) {
-            u64 now = device_time_ns();
-            if (began == 0) began = now;
-            if (now - began > WAIT_LIMIT_NS) __trap();
-        }
+        if (++spins == 1u << 21) __trap();
     }
 };
 
@@ -33,6 +27,11 @@ __device__ __forceinline__ void mma(float (&c)[4], const uint4& a, u32 b0, u32 b
 }
 
 constexpr float LOG2E = 1.4426950408889634f;
+__device__ __forceinline__ float exp2_fast(float v) {
+    float e;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(v));
+    return e;
+}
 constexpr float LOWEST = -1e30f;    // below every score, and its differences are finite
 
 __device__ __forceinline__ float warp_sum(float v) {
@@ -135,105 +134,6 @@ struct Place {
     }
 };
 
-// One warp's ring of weight stages. Lane 0 asks for the next stage whenever one is released, so that device
-// memory stays busy through every wait for other blocks. sm_90: bulk copies; before: 16-byte asynchronous copies.
-template <class Source>
-struct Ring {
-    Source source;            // source.next(from, bytes): the warp's next stage; false if there is none (yet)
-    char* slots;              // [SLOTS][STAGE_BYTES], the warp's own
-    u32 barriers;             // shared address of [SLOTS] mbarriers
-    u32 head = 0, tail = 0;   // stages asked for and taken
-
-    __device__ __forceinline__ void init(char* slots_, u64* barriers_) {
-        slots = slots_;
-        barriers = u32(__cvta_generic_to_shared(barriers_));
-        if (threadIdx.x % 32 == 0) {
-            for (int s = 0; s < SLOTS; s++) {
-#if __CUDA_ARCH__ >= 900
-                asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barriers + 8 * s) : "memory");
-#else
-                asm volatile("mbarrier.init.shared.b64 [%0], 32;" ::"r"(barriers + 8 * s) : "memory");
-#endif
-            }
-#if __CUDA_ARCH__ >= 900
-            asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-            asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-#endif
-        }
-        __syncwarp();
-        fill();
-    }
-
-    // Asks for stages until no place is free or the source has none to give.
-    __device__ __forceinline__ void fill() {
-        const char* from;
-        u32 bytes;
-#pragma unroll 1
-        while (head - tail < SLOTS && source.next(from, bytes)) ask(from, bytes);
-    }
-
-    __device__ __forceinline__ void ask(const char* from, u32 bytes) {
-        u32 slot = head % SLOTS;
-        u32 to = u32(__cvta_generic_to_shared(slots)) + slot * STAGE_BYTES;
-        u32 barrier = barriers + 8 * slot;
-#if __CUDA_ARCH__ >= 900
-        if (threadIdx.x % 32 == 0) {
-            asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
-            asm volatile(
-                "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
-                "l"(from), "r"(bytes), "r"(barrier)
-                : "memory");
-        }
-#else
-        for (u32 at = threadIdx.x % 32 * 16; at < bytes; at += 512) {
-            asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + at), "l"(from + at) : "memory");
-        }
-        asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
-#endif
-        head++;
-    }
-
-    // The oldest stage asked for, once it is there.
-    __device__ __forceinline__ const char* wait() {
-        u32 slot = tail % SLOTS, parity = (tail / SLOTS) & 1, ready = 0;
-        Watchdog dog;
-        while (true) {
-#if __CUDA_ARCH__ >= 900
-            asm volatile(
-                "{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-                : "=r"(ready) : "r"(barriers + 8 * slot), "r"(parity) : "memory");
-#else
-            // test_wait.parity came with sm_90's PTX for older chips too (PTX ISA 7.1).
-            asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-                         : "=r"(ready) : "r"(barriers + 8 * slot), "r"(parity) : "memory");
-#endif
-            if (ready) break;
-            dog.spin();
-        }
-        return slots + slot * STAGE_BYTES;
-    }
-
-    // The warp has read the oldest stage: its place is asked for again.
-    __device__ __forceinline__ void release() {
-        __syncwarp();
-        tail++;
-        fill();
-    }
-
-    // Copies in flight must land before the block ends.
-    __device__ __forceinline__ void drain() {
-        while (tail != head) {
-            wait();
-            tail++;
-        }
-    }
-};
-
-__device__ __forceinline__ uint4 load_fragment(const char* stage, int fragment_bytes, int step, int lane, int pairs) {
-    if (lane / 4 < pairs) return *reinterpret_cast<const uint4*>(stage + step * fragment_bytes + lane * 16);
-    return make_uint4(0, 0, 0, 0);
-}
-
 // Where rank r of a split and dimension d lie in the split's fragments (bytes from the split's start):
 // [warp][keys, values][KV_FRAGMENTS][32 lanes] 16 bytes. Keys are the row operand (rank x dimension), values
 // the transposed one (dimension x rank).
@@ -250,8 +150,129 @@ __device__ __forceinline__ int value_offset(int r, int d) {
     return fragment_element(d / 16 * (CHUNK / 16) + r / 16, d % 16, r % 16, true);
 }
 constexpr size_t SPLIT_BYTES = size_t(CHUNK) * HEAD_DIM * 4;
+constexpr size_t RANKED_LAYER_BYTES = SPLIT_BYTES * CHUNKS * KV_HEADS;
 __device__ __forceinline__ size_t split_offset(int layer, int chunk, int kv_head) {
     return ((size_t(layer) * CHUNKS + chunk) * KV_HEADS + kv_head) * SPLIT_BYTES;
+}
+
+// What a block reads, stage by stage: an entry names 8 warps' shares, which lie one after another.
+struct Stage {
+    u64 offset;               // from the layer's weights, or from its ranked keys and values
+    u32 bytes;                // of one warp's share
+    u32 is_ranked;
+};
+
+// The block's stages of a layer, then those of the other matrix (head or patch embedding); filled in at the start.
+template <class Other>
+struct Program {
+    static constexpr int MOST = Qkv::STAGES + KV_UNITS + Output::STAGES + GateUp::STAGES + Down::STAGES + Other::STAGES;
+    Stage stages[MOST];
+    int n_layer, n_all, ranked_at;    // stages of a layer, of both; the first that reads `ranked`
+
+    template <class M>
+    __device__ void add(int& n, u64& offset) {
+        for (int s = 0; s < M::STAGES; s++) {
+            const u32 bytes = M::stage_bytes(s);
+            stages[n++] = {offset + u64(blockIdx.x) * WARPS * bytes, bytes, 0};
+            offset += u64(GRID) * WARPS * bytes;
+        }
+    }
+
+    // By one thread. Splits from `n_chunks` on are not read.
+    __device__ void fill(int n_chunks) {
+        int n = 0;
+        u64 offset = 0;
+        add<Qkv>(n, offset);
+        ranked_at = n;
+        for (int unit = blockIdx.x; unit / KV_HEADS < n_chunks; unit += GRID) {
+            stages[n++] = {split_offset(0, unit / KV_HEADS, unit % KV_HEADS), KV_STAGE_BYTES, 1};
+        }
+        add<Output>(n, offset);
+        add<GateUp>(n, offset);
+        add<Down>(n, offset);
+        n_layer = n;
+        offset = 0;
+        add<Other>(n, offset);
+        n_all = n;
+    }
+};
+
+// One warp's ring of its shares. Lane 0 asks for the next whenever one is released, so that device memory stays
+// busy through every wait for other blocks. sm_90: bulk copies; before: 16-byte asynchronous copies.
+struct Ring {
+    char* slots;              // [SLOTS][STAGE_BYTES], the warp's own
+    u32 barriers;             // shared address of [SLOTS] mbarriers
+    u32 head = 0, tail = 0;   // shares asked for and taken
+    u64 policy;               // weights pass through L2 without driving out what is used again, code included
+
+    __device__ __forceinline__ Ring(char* slots_, u64* barriers_) : slots(slots_) {
+        asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+        barriers = u32(__cvta_generic_to_shared(barriers_));
+        if (threadIdx.x % 32 == 0) {
+            for (int s = 0; s < SLOTS; s++) {
+#if __CUDA_ARCH__ >= 900
+                asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barriers + 8 * s) : "memory");
+#else
+                asm volatile("mbarrier.init.shared.b64 [%0], 32;" ::"r"(barriers + 8 * s) : "memory");
+#endif
+            }
+#if __CUDA_ARCH__ >= 900
+            asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#endif
+        }
+        __syncwarp();
+    }
+
+    __device__ __forceinline__ void ask(const char* from, u32 bytes) {
+        const u32 slot = head++ % SLOTS, barrier = barriers + 8 * slot;
+        const u32 to = u32(__cvta_generic_to_shared(slots)) + slot * STAGE_BYTES;
+#if __CUDA_ARCH__ >= 900
+        if (threadIdx.x % 32 == 0) {
+            asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+            asm volatile(
+                "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(to),
+                "l"(from), "r"(bytes), "r"(barrier), "l"(policy)
+                : "memory");
+        }
+#else
+#pragma unroll 1
+        for (u32 i = threadIdx.x % 32 * 16; i < bytes; i += 512) {
+            asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to + i), "l"(from + i), "l"(policy) : "memory");
+        }
+        asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
+#endif
+    }
+
+    // The oldest share asked for, once it is there.
+    __device__ __forceinline__ char* wait() const {
+        const u32 slot = tail % SLOTS, parity = tail / SLOTS & 1;
+        u32 ready;
+        Watchdog dog;
+        while (true) {
+#if __CUDA_ARCH__ >= 900
+            asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                         : "=r"(ready) : "r"(barriers + 8 * slot), "r"(parity) : "memory");
+#else
+            asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                         : "=r"(ready) : "r"(barriers + 8 * slot), "r"(parity) : "memory");
+#endif
+            if (ready) return slots + slot * STAGE_BYTES;
+            dog.spin();
+        }
+    }
+
+    // Copies in flight must land before the block ends.
+    __device__ __forceinline__ void drain() {
+        while (tail != head) {
+            wait();
+            tail++;
+        }
+    }
+};
+
+__device__ __forceinline__ uint4 load_fragment(const char* stage, int fragment_bytes, int step, int lane, int pairs) {
+    if (lane / 4 < pairs) return *reinterpret_cast<const uint4*>(stage + step * fragment_bytes + lane * 16);
+    return make_uint4(0, 0, 0, 0);
 }
 
 // All blocks meet; `flags` [GRID], `tag` larger at each meeting. What was written before is visible after

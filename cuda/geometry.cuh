@@ -44,7 +44,9 @@ __host__ __device__ constexpr int max_of(int a, int b) { return a > b ? a : b; }
 __host__ __device__ constexpr int even(int n) { return n + n % 2; }
 
 // One projection's tiling. EVEN: neighbouring pairs of a block are packed in one word, so their count is even.
-template <int ROWS_, int K_, bool EVEN>
+// LIKE: a warp's k-steps are cut into stages as for tiles of 8 pairs, so that all matrices with that K are read
+// by the same code.
+template <int ROWS_, int K_, bool EVEN, bool LIKE>
 struct Matrix {
     static constexpr int ROWS = ROWS_, K = K_;
     static constexpr int PAIRS = ROWS / 2;
@@ -52,7 +54,7 @@ struct Matrix {
     static constexpr int BLOCK_PAIRS = EVEN ? FEWEST + FEWEST % 2 : FEWEST;
     static constexpr int TILES = ceil_div(BLOCK_PAIRS, 8);
     static constexpr int LAST_PAIRS = BLOCK_PAIRS - 8 * (TILES - 1);
-    static constexpr int WIDEST = min_of(BLOCK_PAIRS, 8);
+    static constexpr int WIDEST = LIKE ? 8 : min_of(BLOCK_PAIRS, 8);
     static constexpr int K_STEPS = K / 16;
     static constexpr int WARP_STEPS = ceil_div(K_STEPS, WARPS);
     static constexpr int SEGMENTS = ceil_div(WARP_STEPS * WIDEST * 64, STAGE_BYTES);
@@ -69,17 +71,18 @@ struct Matrix {
     }
 };
 
-using Qkv = Matrix<QKV_ROWS, HIDDEN, true>;
-using Output = Matrix<HIDDEN, QUERY_SIZE, false>;
-using GateUp = Matrix<2 * INTERMEDIATE, HIDDEN, true>;
-using Down = Matrix<HIDDEN, INTERMEDIATE, false>;
-using Head = Matrix<ACTION_ROWS, HIDDEN, false>;
-using Vision = Matrix<HIDDEN, PATCH_SIZE, false>;
+using Qkv = Matrix<QKV_ROWS, HIDDEN, true, true>;
+using Output = Matrix<HIDDEN, QUERY_SIZE, false, true>;
+using GateUp = Matrix<2 * INTERMEDIATE, HIDDEN, true, true>;
+using Down = Matrix<HIDDEN, INTERMEDIATE, false, false>;
+using Head = Matrix<ACTION_ROWS, HIDDEN, false, true>;
+using Vision = Matrix<HIDDEN, PATCH_SIZE, false, false>;
 
 constexpr int KV_UNITS = ceil_div(CHUNKS * KV_HEADS, GRID);    // splits that a block handles
 constexpr size_t LAYER_BYTES = Qkv::BYTES + Output::BYTES + GateUp::BYTES + Down::BYTES;
 
 static_assert(HEAD_DIM == 32 || HEAD_DIM == 64 || HEAD_DIM == 128, "head size must be 32, 64 or 128");
+static_assert(QUERY_SIZE == HIDDEN, "the heads together must be as wide as the stream");
 static_assert(GROUP <= 8, "at most 8 query heads share a KV head");
 static_assert(SLOTS >= 2 && KV_STAGE_BYTES <= STAGE_BYTES, "the ring is too small");
 static_assert(Output::BLOCK_PAIRS <= THREADS && Qkv::BLOCK_PAIRS <= THREADS, "the grid is too small");
@@ -109,6 +112,6 @@ struct Result {
     uint64_t fetched_ns, prefill_began_ns, prefill_ended_ns, embedded_ns;
     uint64_t step_ended_ns[MAX_STEPS];
     int32_t actions[MAX_STEPS];                                // 0..255
-    float top_probability[MAX_STEPS], entropy[MAX_STEPS];
+    float logits[MAX_STEPS][ACTION_ROWS];
     float embedding[HIDDEN];                                   // mean of the patch embeddings
 };

@@ -17,60 +17,53 @@ constexpr int QUERIES = GROUP * FRAME_TOKENS;                    // of one KV he
 constexpr int QUERY_TILES = ceil_div(QUERIES / 8, WARPS);        // of 8 queries, a warp
 constexpr int ROUND_QUERIES = 4;                                 // combined between two barriers
 
-struct PrefillSource {
-    const char* weights;
-    const char* vision;
-    const char* ranked;
-    int n_context, n_chunks, full_layers;
-    int layer, stage;                 // layer -1: the patch embedding
-    int open_layer;                   // layers below it have their new keys and values at their ranks
-    size_t offset;
+// The warp's ring, fed with the patch embedding and the layers in the order in which they are read. A split that
+// holds this block's own keys and values is not asked for before they are there.
+struct PrefillRing : Ring {
+    const Program<Vision>& program;
+    const Arguments& p;
+    int n_context, full_layers;
+    int open_layer = 0;               // layers below it have their new keys and values at their ranks
+    int layer, next;                  // layer -1: the patch embedding
 
-    template <class M>
-    __device__ __forceinline__ bool weight(const char* base, int stage_of_matrix, const char*& from, u32& bytes) {
-        bytes = M::stage_bytes(stage_of_matrix);
-        from = base + offset + size_t(blockIdx.x * WARPS + threadIdx.x / 32) * bytes;
-        offset += size_t(GRID) * WARPS * bytes;
-        stage++;
-        return true;
+    __device__ __forceinline__ PrefillRing(char* slots_, u64* barriers_, const Program<Vision>& program_, const Arguments& p_,
+                                           int n_context_, int full_layers_, bool is_frame)
+        : Ring(slots_, barriers_), program(program_), p(p_), n_context(n_context_), full_layers(full_layers_) {
+        layer = is_frame ? -1 : 0;
+        next = is_frame ? program.n_layer : 0;
     }
 
-    __device__ __forceinline__ bool next(const char*& from, u32& bytes) {
-        constexpr int KV = Qkv::STAGES, OUTPUT = KV + KV_UNITS, GATE_UP = OUTPUT + Output::STAGES;
-        constexpr int DOWN = GATE_UP + GateUp::STAGES, END = DOWN + Down::STAGES;
-        while (layer < LAYERS) {
-            if (layer < 0) {
-                if (stage < Vision::STAGES) return weight<Vision>(vision, stage, from, bytes);
-                layer = stage = 0;
-                offset = 0;
-                continue;
+    __device__ __forceinline__ bool is_new(const Stage& stage) const {
+        const int chunk = (blockIdx.x + (next - program.ranked_at) * GRID) / KV_HEADS;
+        return stage.is_ranked && (chunk + 1) * CHUNK > n_context;
+    }
+
+    __device__ __forceinline__ void fill() {
+#pragma unroll 1
+        while (head - tail < SLOTS && layer < LAYERS) {
+            const Stage stage = program.stages[next];
+            if (layer >= full_layers && next == program.ranked_at) return;
+            if (layer >= open_layer && is_new(stage)) return;
+            const char* base = layer < 0          ? p.vision
+                               : stage.is_ranked ? p.ranked + layer * RANKED_LAYER_BYTES
+                                                  : p.weights + layer * LAYER_BYTES;
+            ask(base + stage.offset + threadIdx.x / 32 * stage.bytes, stage.bytes);
+            if (++next == (layer < 0 ? program.n_all : program.n_layer)) {
+                next = 0;
+                layer++;
             }
-            if (stage < KV) return weight<Qkv>(weights, stage, from, bytes);
-            if (layer >= full_layers) return false;
-            if (stage < OUTPUT) {
-                const int unit = blockIdx.x + (stage - KV) * GRID, chunk = unit / KV_HEADS;
-                if (chunk < n_chunks) {
-                    if ((chunk + 1) * CHUNK > n_context && layer >= open_layer) return false;
-                    bytes = KV_STAGE_BYTES;
-                    from = ranked + split_offset(layer, chunk, unit % KV_HEADS) + threadIdx.x / 32 * KV_STAGE_BYTES;
-                    stage++;
-                    return true;
-                }
-                stage++;
-                continue;
-            }
-            if (stage < GATE_UP) return weight<Output>(weights, stage - OUTPUT, from, bytes);
-            if (stage < DOWN) return weight<GateUp>(weights, stage - GATE_UP, from, bytes);
-            if (stage < END) return weight<Down>(weights, stage - DOWN, from, bytes);
-            layer++;
-            stage = 0;
         }
-        return false;
+    }
+
+    __device__ __forceinline__ void release() {
+        __syncwarp();
+        tail++;
+        fill();
     }
 };
-using PrefillRing = Ring<PrefillSource>;
 
 struct Shared {
+    Program<Vision> program;
     u64 barriers[WARPS][SLOTS];
     float sums[WARPS][16][SUM_STRIDE];
     float parts[WARPS][FRAME_TOKENS];
@@ -117,9 +110,8 @@ struct Prefiller {
     __device__ __forceinline__ void meet() { grid_barrier(reinterpret_cast<u32*>(p.prefill + Prefill::FLAGS), ++tag); }
 
     __device__ __forceinline__ float* trace(int token, int part) const {
-        return p.prefill_trace ? p.prefill_trace + (size_t(token) * LAYERS + layer) * Trace::SIZE + part : nullptr;
+        return IS_TRACED && p.prefill_trace ? p.prefill_trace + (size_t(token) * LAYERS + layer) * Trace::SIZE + part : nullptr;
     }
-    __device__ __forceinline__ const float* norms() const { return p.norms + size_t(2 * layer) * HIDDEN; }
 
     // The warp's sums of one tile over its k-steps, to shared memory.
     __device__ __forceinline__ void leave_sums(const Place& me, const float (&c)[4][4]) {
@@ -136,40 +128,34 @@ struct Prefiller {
         return sum;
     }
 
-    template <class M, int PAIRS>
-    __device__ __forceinline__ void tile_product(const Place& me, const u32 (&b)[M::WARP_STEPS][4][2]) {
-        float c[4][4] = {};
-#pragma unroll
-        for (int segment = 0; segment < M::SEGMENTS; segment++) {
-            const char* stage = ring.wait();
-#pragma unroll
-            for (int s = 0; s < M::SEGMENT_STEPS; s++) {
-                const int k = segment * M::SEGMENT_STEPS + s;
-                if (k >= M::WARP_STEPS) continue;
-                const uint4 a = load_fragment(stage, PAIRS * 64, s, me.lane, PAIRS);
-#pragma unroll
-                for (int n = 0; n < 4; n++) mma(c[n], a, b[k][n][0], b[k][n][1]);
-            }
-            ring.release();
-        }
-        leave_sums(me, c);
-    }
-
-    // Products of the block's rows with a whole operand; `finish(tile, pairs)` takes each tile's sums.
+    // Products of the block's rows with an operand in registers, tile by tile; `finish(tile, pairs)` takes
+    // each tile's sums.
     template <class M, class Finish>
-    __device__ __forceinline__ void products(const Place& me, const char* operand, Finish finish) {
+    __device__ __forceinline__ void products(const Place& me, const char* operand, int tiles, int last_pairs, Finish finish) {
         u32 b[M::WARP_STEPS][4][2];
         load_whole_operand<M>(operand, me, b);
-#pragma unroll(M::TILES <= 2 ? M::TILES : 1)
-        for (int tile = 0; tile < M::TILES - 1; tile++) {
-            tile_product<M, 8>(me, b);
+#pragma unroll 1
+        for (int tile = 0; tile < tiles; tile++) {
+            const int pairs = tile + 1 == tiles ? last_pairs : 8;
+            float c[4][4] = {};
+#pragma unroll
+            for (int segment = 0; segment < M::SEGMENTS; segment++) {
+                const char* stage = ring.wait();
+#pragma unroll
+                for (int s = 0; s < M::SEGMENT_STEPS; s++) {
+                    const int k = segment * M::SEGMENT_STEPS + s;
+                    if (k >= M::WARP_STEPS) continue;
+                    const uint4 a = load_fragment(stage, pairs * 64, s, me.lane, pairs);
+#pragma unroll
+                    for (int n = 0; n < 4; n++) mma(c[n], a, b[k][n][0], b[k][n][1]);
+                }
+                ring.release();
+            }
+            if (tile > 0) __syncthreads();
+            leave_sums(me, c);
             __syncthreads();
-            finish(tile, 8);
-            __syncthreads();
+            finish(tile, pairs);
         }
-        tile_product<M, M::LAST_PAIRS>(me, b);
-        __syncthreads();
-        finish(M::TILES - 1, M::LAST_PAIRS);
     }
 
     // Passes the stream on: the next norm's operand, and the block's part of each token's sum of squares.
@@ -214,7 +200,7 @@ struct Prefiller {
     __device__ __forceinline__ void embed_frame() {
         const Place me;
         const int i = me.thread % 8, token = me.thread / 8;
-        products<Vision>(me, p.prefill + Prefill::PIXELS, [&](int tile, int pairs) {
+        products<Vision>(me, p.prefill + Prefill::PIXELS, Vision::TILES, Vision::LAST_PAIRS, [&](int tile, int pairs) {
             const int pair = blockIdx.x * Vision::BLOCK_PAIRS + tile * 8 + i;
             const bool is_mine = i < pairs && pair < Vision::PAIRS;
             float y0 = 0, y1 = 0;
@@ -259,13 +245,12 @@ struct Prefiller {
         }
     }
 
-    // Norm; queries, keys and values with bias. Keys go to their slots as they are, and rotated to their ranks.
-    __device__ __forceinline__ void qkv() {
+    // Queries, keys and values with bias. Keys go to their slots as they are, and rotated to their ranks.
+    __device__ __forceinline__ void finish_qkv(int tile, int pairs) {
         const Place me;
         const int i = me.thread % 8, token = me.thread / 8;
-        take_scales(Prefill::LAYER_SQUARES);
         const int rank = min(n_context + token, N_SLOTS - 1);
-        products<Qkv>(me, p.prefill + Prefill::LAYER_INPUT, [&](int tile, int pairs) {
+        {
             const int pair = blockIdx.x * Qkv::BLOCK_PAIRS + tile * 8 + i;
             const bool is_mine = i < pairs && pair < Qkv::PAIRS;
             const int head = pair / HALF_DIM, d = pair % HALF_DIM, upper = head * HEAD_DIM + d;
@@ -308,7 +293,7 @@ struct Prefiller {
             } else {
                 *reinterpret_cast<u32*>(split + key_offset(r, dim)) = turned;
             }
-        });
+        }
     }
 
     // All queries of a KV head over one split; a warp takes QUERY_TILES columns of 8 queries.
@@ -375,7 +360,7 @@ struct Prefiller {
             for (int m = 0; m < CHUNK / 16; m++) {
 #pragma unroll
                 for (int half = 0; half < 2; half++) {
-                    const u32 v = pack(exp2f(s[m][n][2 * half] - top[0]), exp2f(s[m][n][2 * half + 1] - top[1]));
+                    const u32 v = pack(exp2_fast(s[m][n][2 * half] - top[0]), exp2_fast(s[m][n][2 * half + 1] - top[1]));
                     sum[0] += low_of(v);
                     sum[1] += high_of(v);
                     // Row operand of the scores becomes the column operand of the values' product.
@@ -422,7 +407,7 @@ struct Prefiller {
 
     __device__ __forceinline__ void attention() {
         // This layer's keys and values are at their ranks: splits that hold them can be read now.
-        ring.source.open_layer = layer + 1;
+        ring.open_layer = layer + 1;
 #if __CUDA_ARCH__ >= 900
         asm volatile("fence.proxy.async;" ::: "memory");
 #endif
@@ -461,7 +446,7 @@ struct Prefiller {
                 for (int d = 1; d < 32; d *= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, d));
 #pragma unroll
                 for (int i = 0; i < SPLITS; i++) {
-                    weight[i] = exp2f(stat[i].x - most);
+                    weight[i] = exp2_fast(stat[i].x - most);
                     sum += weight[i] * stat[i].y;
                 }
                 sum = 1.f / warp_sum(sum);
@@ -521,31 +506,23 @@ struct Prefiller {
         }
     }
 
-    __device__ __forceinline__ void output() {
-        const Place me;
-        products<Output>(me, p.prefill + Prefill::ATTENDED, [&](int tile, int pairs) { add_tile(tile, pairs, Trace::MIDDLE); });
-        pass_on(norms() + HIDDEN, Prefill::MLP_INPUT, Prefill::MLP_SQUARES);
-    }
-
-    __device__ __forceinline__ void gate_up() {
+    // SiLU(gate) x up.
+    __device__ __forceinline__ void finish_gate_up(int tile, int pairs) {
         const Place me;
         const int i = me.thread % 8, token = me.thread / 8;
-        take_scales(Prefill::MLP_SQUARES);
-        products<GateUp>(me, p.prefill + Prefill::MLP_INPUT, [&](int tile, int pairs) {
-            const int j = blockIdx.x * GateUp::BLOCK_PAIRS + tile * 8 + i;
-            const bool is_mine = i < pairs && j < INTERMEDIATE;
-            float h = 0;
-            if (is_mine) {
-                const float scale = shared.scale[token];
-                const float gate = row_sum(i, token) * scale, up = row_sum(i + 8, token) * scale;
-                h = gate / (1.f + __expf(-gate)) * up;
-                if (float* to = trace(token, Trace::GATED + j)) *to = h;
-            }
-            const float near = __shfl_down_sync(~0u, h, 1);
-            if (is_mine && i % 2 == 0) {
-                *reinterpret_cast<u32*>(p.prefill + Prefill::GATED + operand_place(j, token)) = pack(h, near);
-            }
-        });
+        const int j = blockIdx.x * GateUp::BLOCK_PAIRS + tile * 8 + i;
+        const bool is_mine = i < pairs && j < INTERMEDIATE;
+        float h = 0;
+        if (is_mine) {
+            const float scale = shared.scale[token];
+            const float gate = row_sum(i, token) * scale, up = row_sum(i + 8, token) * scale;
+            h = __fdividef(gate, 1.f + __expf(-gate)) * up;
+            if (float* to = trace(token, Trace::GATED + j)) *to = h;
+        }
+        const float near = __shfl_down_sync(~0u, h, 1);
+        if (is_mine && i % 2 == 0) {
+            *reinterpret_cast<u32*>(p.prefill + Prefill::GATED + operand_place(j, token)) = pack(h, near);
+        }
     }
 
     __device__ __forceinline__ void down() {
@@ -575,27 +552,46 @@ struct Prefiller {
             add_tile(tile, pairs, Trace::OUT);
             if (tile + 1 < Down::TILES) __syncthreads();
         }
-        pass_on(norms() + 2 * HIDDEN, Prefill::LAYER_INPUT, Prefill::LAYER_SQUARES);
     }
 
     // All layers. False if block 0 found the pass late after one of them.
     __device__ __forceinline__ bool run(int full_layers, u64 abort_ns) {
 #pragma unroll 1
         for (layer = 0; layer < LAYERS; layer++) {
-            qkv();
-            if (layer >= full_layers) break;
-            meet();
-            attention();
-            meet();
-            combination();
-            meet();
-            output();
-            meet();
-            gate_up();
-            meet();
-            down();
-            if (blockIdx.x == 0 && threadIdx.x == 0 && device_time_ns() > abort_ns) p.command->is_aborted = 1;
-            meet();
+            const float* norms = p.norms + size_t(2 * layer) * HIDDEN;
+            // Three projections by the same code: its instructions must stay in the cache.
+#pragma unroll 1
+            for (int phase = 0; phase < 3; phase++) {
+                const Place me;
+                if (phase != 1) take_scales(phase == 0 ? Prefill::LAYER_SQUARES : Prefill::MLP_SQUARES);
+                const size_t operand = phase == 0 ? Prefill::LAYER_INPUT : phase == 1 ? Prefill::ATTENDED : Prefill::MLP_INPUT;
+                const int tiles = phase == 0 ? Qkv::TILES : phase == 1 ? Output::TILES : GateUp::TILES;
+                const int last = phase == 0 ? Qkv::LAST_PAIRS : phase == 1 ? Output::LAST_PAIRS : GateUp::LAST_PAIRS;
+                products<Qkv>(me, p.prefill + operand, tiles, last, [&](int tile, int pairs) {
+                    if (phase == 0) {
+                        finish_qkv(tile, pairs);
+                    } else if (phase == 1) {
+                        add_tile(tile, pairs, Trace::MIDDLE);
+                    } else {
+                        finish_gate_up(tile, pairs);
+                    }
+                });
+                if (phase == 0) {
+                    if (layer >= full_layers) return true;
+                    meet();
+                    attention();
+                    meet();
+                    combination();
+                } else if (phase == 1) {
+                    pass_on(norms + HIDDEN, Prefill::MLP_INPUT, Prefill::MLP_SQUARES);
+                } else {
+                    meet();
+                    down();
+                    pass_on(norms + 2 * HIDDEN, Prefill::LAYER_INPUT, Prefill::LAYER_SQUARES);
+                    if (blockIdx.x == 0 && threadIdx.x == 0 && device_time_ns() > abort_ns) p.command->is_aborted = 1;
+                }
+                meet();
+            }
             if (__ldcg(&p.command->is_aborted)) return false;
         }
         return true;
@@ -610,27 +606,25 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) prefill(const __grid_co
     if (command->is_void) return;
     if (blockIdx.x == 0 && threadIdx.x == 0) p.result->prefill_began_ns = device_time_ns();
 
-    Prefiller prefiller{p, *reinterpret_cast<Shared*>(memory + WARPS * SLOTS * STAGE_BYTES)};
-    prefiller.n_context = command->n_context;
-    prefiller.n_tokens = command->n_tokens;
-    prefiller.n_chunks = ceil_div(prefiller.n_context + prefiller.n_tokens, CHUNK);
-    prefiller.tag = command->epoch;
+    Shared& shared = *reinterpret_cast<Shared*>(memory + WARPS * SLOTS * STAGE_BYTES);
+    const int n_context = command->n_context, n_tokens = command->n_tokens, warp = threadIdx.x / 32;
+    const int n_chunks = ceil_div(n_context + n_tokens, CHUNK);
     const bool is_frame = command->is_frame;
-    const int full_layers = p.prefill_trace ? LAYERS : LAYERS - 1;
-    const int warp = threadIdx.x / 32;
-    prefiller.ring.source = {p.weights, p.vision, p.ranked, prefiller.n_context, prefiller.n_chunks,
-                             full_layers, is_frame ? -1 : 0, 0, 0, 0};
-    prefiller.ring.init(memory + warp * SLOTS * STAGE_BYTES, prefiller.shared.barriers[warp]);
+    const int full_layers = IS_TRACED && p.prefill_trace ? LAYERS : LAYERS - 1;
+    if (threadIdx.x == 0) shared.program.fill(n_chunks);
+    __syncthreads();
+    PrefillRing ring(memory + warp * SLOTS * STAGE_BYTES, shared.barriers[warp], shared.program, p, n_context, full_layers, is_frame);
+    ring.fill();
+    Prefiller prefiller{p, shared, ring, n_context, n_tokens, n_chunks, 0, command->epoch};
 
     if (blockIdx.x == 0) {   // what `ranked` holds from now on
         for (int rank = threadIdx.x; rank < N_SLOTS; rank += THREADS) {
-            const int token = rank - prefiller.n_context;
+            const int token = rank - n_context;
             p.ranked_slots[rank] = token < 0                     ? command->context_slots[rank]
-                                   : token < prefiller.n_tokens ? command->token_slots[token]
+                                   : token < n_tokens ? command->token_slots[token]
                                                                 : -1;
         }
     }
-    prefiller.layer = 0;
     if (is_frame) {
         prefiller.embed_frame();
     } else {

@@ -53,6 +53,12 @@ struct Trace {
 
 constexpr int MARKS = 8;
 
+#ifdef TRACED
+constexpr bool IS_TRACED = true;
+#else
+constexpr bool IS_TRACED = false;
+#endif
+
 struct Arguments {
     const char* weights;             // packed decoder layers, then the head
     const char* vision;              // packed patch embedding
@@ -71,10 +77,8 @@ struct Arguments {
     u64 pixel_offsets[2];            // of its two buffers
     u64* words;                      // Words
     char* prefill;                   // Prefill
-    u32* token_kv;                   // [LAYERS][MAX_STEPS][KV_HEADS][HEAD_DIM] keys rotated and values, bf16 pairs
     Result* result;                  // page-locked
-    float* trace;                    // Trace of the decoded tokens, or null
-    float* prefill_trace;            // Trace of the block's tokens, or null
-    float* logits_trace;             // [MAX_STEPS][ACTION_ROWS], or null
-    u64* marks;                      // [GRID][LAYERS][MARKS] device times of decode step 1's phases, or null
+    float* trace;                    // Trace of the decoded tokens (built with TRACED)
+    float* prefill_trace;            // Trace of the block's tokens (built with TRACED)
+    u64* marks;                      // [GRID][LAYERS + 1][MARKS] device times of step 1's phases (built with TRACED)
 };

@@ -10,7 +10,7 @@ from vla_edge_ros.engine.cuda.device import Device, check
 from vla_edge_ros.engine.cuda.kernels import Arguments, Kernels, command_dtype, result_dtype
 from vla_edge_ros.engine.cuda.plan import Plan
 from vla_edge_ros.engine.cuda.upload import ACTION_ROWS, Uploader, rope_table
-from vla_edge_ros.engine.interface import FRAME_TOKENS, MAX_ACTION_TOKENS, EngineError
+from vla_edge_ros.engine.interface import FRAME_TOKENS, EngineError
 from vla_edge_ros.engine.model_config import ModelConfig
 from vla_edge_ros.engine.weights import WeightSource
 
@@ -55,7 +55,6 @@ def arena_regions(plan: Plan, sizes: dict[str, int]) -> tuple[dict[str, int], di
         "prompt_rows": 2 * FRAME_TOKENS * hidden,
         "words": sizes["words"],
         "prefill": sizes["prefill"],
-        "token_kv": 4 * layers * MAX_ACTION_TOKENS * config.kv_size,
     }
     purposes = {
         **dict.fromkeys(weights, "weights"),
@@ -72,10 +71,10 @@ class CudaDecoder:
     Raises EngineError.
     """
 
-    def __init__(self, device: Device, plan: Plan, weights: WeightSource, frames: FrameMemory | None):
+    def __init__(self, device: Device, plan: Plan, weights: WeightSource, frames: FrameMemory | None, is_traced: bool = False):
         self.device, self.plan, self.config = device, plan, plan.config
         driver = device.driver
-        self.kernels = Kernels(device, plan)
+        self.kernels = Kernels(device, plan, is_traced)
         self.plan_id = self.kernels.plan_id
         sizes = self.kernels.sizes
         command, result = command_dtype(plan.n_slots), result_dtype(self.config.hidden_size)
@@ -137,7 +136,7 @@ class CudaDecoder:
 
     def poison(self) -> None:
         """Fill caches and workspaces with NaN patterns, so that whoever reads what was not written shows it."""
-        for name in ("cache", "ranked", "words", "prefill", "token_kv", "prompt_rows"):
+        for name in ("cache", "ranked", "words", "prefill", "prompt_rows"):
             self.arena.fill(name, 0xFF)
         self.arena.fill("ranked_slots", 0xFE)
         self.arena.fill("command", 0)

@@ -18,9 +18,7 @@ _POINTERS_BEFORE = (
     "weights", "vision", "vision_bias", "norms", "qkv_bias", "rows", "rope", "cache", "ranked", "ranked_slots",
     "command", "host_command", "prompt_rows", "frame_buffer",
 )  # fmt: skip
-_POINTERS_AFTER = (
-    "words", "prefill", "token_kv", "result", "trace", "prefill_trace", "logits_trace", "marks",
-)  # fmt: skip
+_POINTERS_AFTER = ("words", "prefill", "result", "trace", "prefill_trace", "marks")
 
 
 class Arguments(ctypes.Structure):
@@ -59,8 +57,7 @@ def result_dtype(hidden_size: int) -> np.dtype:
             ),
             ("step_ended_ns", np.uint64, 8),
             ("actions", np.int32, 8),
-            ("top_probability", np.float32, 8),
-            ("entropy", np.float32, 8),
+            ("logits", np.float32, (8, 256)),
             ("embedding", np.float32, hidden_size),
         ]
     )
@@ -78,11 +75,14 @@ class Launch:
 
 
 class Kernels:
-    """All kernels of a plan on a device. Raises EngineError if they cannot be compiled or loaded."""
+    """All kernels of a plan on a device. Raises EngineError if they cannot be compiled or loaded.
 
-    def __init__(self, device: Device, plan: Plan):
+    is_traced: built to write every operator's output, and phases' times, for checks.
+    """
+
+    def __init__(self, device: Device, plan: Plan, is_traced: bool = False):
         self._device, self._driver = device, device.driver
-        compiler = Compiler(device.architecture, plan.defines())
+        compiler = Compiler(device.architecture, plan.defines() + ("-DTRACED",) * is_traced)
         self.plan_id = plan.identity(compiler.build)
         self._modules = {
             name: check(self._driver.cuModuleLoadData(compiler.cubin(name)))
