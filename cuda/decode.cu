@@ -52,39 +52,27 @@ struct Shared {
     Program<Head> program;
     u64 barriers[WARPS][SLOTS];
     float sums[2][16 * MOST_TILES][WARPS];  // of the projection in hand, and of the one before
-    float scores[2][2][CHUNK][8];
+    uint2 operand[WARPS][max_of(STEPS, Down::WARP_STEPS) * 4];
+    float scores[KV_UNITS > 1 ? 2 : 1][2][CHUNK][8];
     float4 combined[WARPS][8];
     float scale[2];
     float squares[WARPS];
     u32 best[WARPS], best_row[WARPS];
 };
 
-// The blocks' sums of squares; one warp looks at them.
-struct Squares {
-    static constexpr int N = ceil_div(GRID, 32);
-    u64 words[N];
+constexpr int N_SQUARES = ceil_div(GRID, 32);
 
-    __device__ __forceinline__ bool peek_all(const u64* from, u32 tag, int lane) {
-        u32 wrong = 0;
+// 1 / RMS of the stream from the blocks' sums of squares, a warp's words; -1 if block 0 stopped the pass.
+__device__ __forceinline__ float scale_of(const u64 (&square)[N_SQUARES], int lane) {
+    float sum = 0;
 #pragma unroll
-        for (int i = 0; i < N; i++) words[i] = peek(from + min(i * 32 + lane, GRID - 1));
-#pragma unroll
-        for (int i = 0; i < N; i++) wrong |= u32(words[i] >> 32) ^ tag;
-        return wrong == 0;
+    for (int i = 0; i < N_SQUARES; i++) {
+        if (GRID % 32 == 0 || i * 32 + lane < GRID) sum += __uint_as_float(u32(square[i]));
     }
-
-    // 1 / RMS of the stream; -1 if block 0 stopped the pass.
-    __device__ __forceinline__ float scale(int lane) const {
-        float sum = 0;
-#pragma unroll
-        for (int i = 0; i < N; i++) {
-            if (GRID % 32 == 0 || i * 32 + lane < GRID) sum += __uint_as_float(u32(words[i]));
-        }
-        const bool is_stopped = __shfl_sync(~0u, __uint_as_float(u32(words[0])), 0) < 0;
-        sum = warp_sum(sum);
-        return is_stopped ? -1.f : rsqrtf(sum * (1.f / HIDDEN) + RMS_EPS);
-    }
-};
+    const bool is_stopped = __shfl_sync(~0u, __uint_as_float(u32(square[0])), 0) < 0;
+    sum = warp_sum(sum);
+    return is_stopped ? -1.f : rsqrtf(sum * (1.f / HIDDEN) + RMS_EPS);
+}
 
 // A projection with the operand in registers, as the common code of `project` sees it.
 struct Projection {
@@ -132,19 +120,14 @@ struct Decoder {
         const Place me;
         buffer ^= 1;
         const bool takes_squares = me.warp == 0 && which.squares >= 0;
-        u32 b[STEPS][2];
-        Squares squares;
-        {
-            constexpr bool EXACT = Qkv::K_STEPS == WARPS * STEPS;
-            Watchdog dog;
-            while (true) {
-                bool is_whole = true;
-                if (takes_squares) is_whole = squares.peek_all(words + which.squares, its_tag, me.lane);
-                if (peek_operand<STEPS, EXACT>(words + which.operand, me.warp * STEPS, Qkv::K_STEPS, its_tag, me.lane, b) && is_whole) break;
-                dog.spin();
-            }
-            __syncwarp();
-        }
+        u64 square[N_SQUARES];
+        uint2* operand = shared.operand[me.warp];
+        take_operand<Qkv>(words + which.operand, its_tag, me.warp, me.lane, operand,
+                          takes_squares ? words + which.squares : nullptr, square);
+        // All eight columns hold the token.
+        uint2 b[STEPS];
+#pragma unroll
+        for (int s = 0; s < STEPS; s++) b[s] = operand[s * 4 + me.t];
 #pragma unroll 1
         for (int tile = 0; tile < which.tiles; tile++) {
             const int pairs = tile + 1 == which.tiles ? which.last_pairs : 8;
@@ -155,14 +138,14 @@ struct Decoder {
 #pragma unroll
                 for (int s = 0; s < Qkv::SEGMENT_STEPS; s++) {
                     const int k = segment * Qkv::SEGMENT_STEPS + s;
-                    if (k < STEPS) mma(c[k % 2], load_fragment(stage, pairs * 64, s, me.lane, pairs), b[k][0], b[k][1]);
+                    if (k < STEPS) mma(c[k % 2], load_fragment(stage, pairs * 64, s, me.lane, pairs), b[k].x, b[k].y);
                 }
                 ring.release();
             }
             leave_sums(me, tile, c);
         }
         if (takes_squares) {
-            const float scale = squares.scale(me.lane);
+            const float scale = scale_of(square, me.lane);
             if (me.lane == 0) shared.scale[buffer] = scale;
         }
         __syncthreads();
@@ -207,71 +190,65 @@ struct Decoder {
         put(words + to, word, tag);
     }
 
-    // The warp's half of the group's queries: columns are heads.
-    __device__ __forceinline__ void take_query(const Place& me, int kv_head, u32 (&q)[HEAD_DIM / 32][2]) {
+    // Attention of a group's heads over one split of 64 ranks: weighted values, top score and sum of weights.
+    __device__ __forceinline__ void attend(int chunk, int kv_head, float (&scores)[2][CHUNK][8]) {
+        const Place me;
         constexpr int STEPS = HEAD_DIM / 32;
-        const u64* at = words + Words::QUERY + ((kv_head * 2 + me.warp % 2) * STEPS * 32 + me.lane) * 2;
-#pragma unroll
-        for (int s = 0; s < STEPS; s++) q[s][0] = q[s][1] = 0;
-        if (me.g < GROUP) {
+        // The newest token's keys and values come from QKV, too late for the ring: the warp writes its part of them
+        // over its share, and to their rank for the steps to come.
+        const int r = rank - chunk * CHUNK, first = me.warp * KV_FRAGMENTS;
+        const bool is_here = r >= 0 && r < CHUNK;
+        const bool has_key = is_here && me.warp / 2 == r / 16 && me.lane < HEAD_DIM / 4;
+        const int tile_of_rank = r / 16 - first % (CHUNK / 16);   // which of the warp's value fragments holds the rank
+        const bool has_value = is_here && tile_of_rank >= 0 && tile_of_rank < KV_FRAGMENTS && me.lane < 8;
+        const int key_word = me.warp % 2 * (HEAD_DIM / 4) + me.lane, value_word = first / (CHUNK / 16) * 8 + me.lane;
+
+        // The warp's half of the group's queries, columns are heads; and the new token.
+        u32 q[STEPS][2], key = 0, value = 0;
+        {
+            const u64* at = words + Words::QUERY + ((kv_head * 2 + me.warp % 2) * STEPS * 32 + min(me.lane, GROUP * 4 - 1)) * 2;
+            const u64* fresh = words + Words::TOKEN_KV + kv_head * HEAD_DIM;
+            u32 wrong;
             Watchdog dog;
-            while (true) {
+            do {
                 ulonglong2 v[STEPS];
-                u32 wrong = 0;
+                u64 new_key = u64(tag) << 32, new_value = u64(tag) << 32;
 #pragma unroll
                 for (int s = 0; s < STEPS; s++) v[s] = peek2(at + s * 64);
+                if (has_key) new_key = peek(fresh + key_word);
+                if (has_value) new_value = peek(fresh + HALF_DIM + value_word);
+                wrong = (u32(new_key >> 32) ^ tag) | (u32(new_value >> 32) ^ tag);
 #pragma unroll
                 for (int s = 0; s < STEPS; s++) {
                     wrong |= (u32(v[s].x >> 32) ^ tag) | (u32(v[s].y >> 32) ^ tag);
                     q[s][0] = u32(v[s].x);
                     q[s][1] = u32(v[s].y);
                 }
-                if (wrong == 0) break;
+                key = u32(new_key);
+                value = u32(new_value);
                 dog.spin();
-            }
+            } while (wrong);
+            __syncwarp();
         }
-        __syncwarp();
-    }
-
-    // The newest token's keys and values come from QKV, too late for the ring: they are written over the stage,
-    // and to their rank for the steps to come.
-    __device__ __forceinline__ void add_new_token(const Place& me, char* split, int chunk, int kv_head) {
-        const int r = rank - chunk * CHUNK;
-        if (r < 0 || r >= CHUNK) return;
-        char* kept = const_cast<char*>(p.ranked) + split_offset(layer, chunk, kv_head);
-        const u64* fresh = words + Words::TOKEN_KV + kv_head * HEAD_DIM;
-        if (me.warp / 2 == r / 16 && me.lane < HEAD_DIM / 4) {
-            const int w = me.warp % 2 * (HEAD_DIM / 4) + me.lane, at = key_offset(r, 2 * w);
-            const u32 word = take(fresh + w, tag);
-            *reinterpret_cast<u32*>(split + at) = word;
-            *reinterpret_cast<u32*>(kept + at) = word;
-        }
-#pragma unroll 1
-        for (int f = me.warp * KV_FRAGMENTS; f < (me.warp + 1) * KV_FRAGMENTS; f++) {
-            if (f % (CHUNK / 16) != r / 16 || me.lane >= 8) continue;
-            const int w = f / (CHUNK / 16) * 8 + me.lane;
-            const u32 word = take(fresh + HALF_DIM + w, tag);
-#pragma unroll
-            for (int i = 0; i < 2; i++) {
-                const int at = value_offset(r, 2 * w + i);
-                *reinterpret_cast<uint16_t*>(split + at) = word >> (16 * i);
-                *reinterpret_cast<uint16_t*>(kept + at) = word >> (16 * i);
-            }
-        }
-#if __CUDA_ARCH__ >= 900
-        asm volatile("fence.proxy.async;" ::: "memory");
-#endif
-        __syncwarp();
-    }
-
-    // Attention of a group's heads over one split of 64 ranks: weighted values, top score and sum of weights.
-    __device__ __forceinline__ void attend(int chunk, int kv_head, float (&scores)[2][CHUNK][8]) {
-        const Place me;
-        constexpr int STEPS = HEAD_DIM / 32;
-        u32 q[STEPS][2];
-        take_query(me, kv_head, q);
         char* share = ring.wait();
-        add_new_token(me, share - me.warp * KV_STAGE_BYTES, chunk, kv_head);
+        char* split = share - me.warp * KV_STAGE_BYTES;
+        char* kept = const_cast<char*>(p.ranked) + layer * RANKED_LAYER_BYTES + split_offset(0, chunk, kv_head);
+        if (is_here) {
+            if (has_key) {
+                const int to = key_offset(r, 2 * key_word);
+                *reinterpret_cast<u32*>(split + to) = key;
+                *reinterpret_cast<u32*>(kept + to) = key;
+            }
+            if (has_value) {
+#pragma unroll
+                for (int i = 0; i < 2; i++) {
+                    const int to = value_offset(r, 2 * value_word + i);
+                    *reinterpret_cast<uint16_t*>(split + to) = value >> (16 * i);
+                    *reinterpret_cast<uint16_t*>(kept + to) = value >> (16 * i);
+                }
+            }
+            __syncwarp();
+        }
 
         float c[4] = {};
 #pragma unroll
@@ -328,6 +305,9 @@ struct Decoder {
             put2(words + Words::PARTIAL_SUM + (index * 8 + me.g) * 2, __float_as_uint(top), __float_as_uint(sum), tag);
         }
         if (HEAD_DIM != 128) __syncthreads();
+#if __CUDA_ARCH__ >= 900
+        if (is_here) asm volatile("fence.proxy.async;" ::: "memory");   // before the ring reads or fills these places
+#endif
         ring.release();
     }
 
@@ -336,7 +316,7 @@ struct Decoder {
         for (int u = 0; u < KV_UNITS; u++) {
             const int unit = blockIdx.x + u * GRID, chunk = unit / KV_HEADS;
             if (chunk >= n_chunks) break;
-            attend(chunk, unit % KV_HEADS, shared.scores[u % 2]);
+            attend(chunk, unit % KV_HEADS, shared.scores[KV_UNITS > 1 ? u % 2 : 0]);
         }
     }
 
@@ -481,41 +461,26 @@ struct Decoder {
         }
     }
 
-    // Down projection; the operand is asked for a segment ahead of its weights.
     __device__ __forceinline__ void down() {
         const Place me;
         buffer ^= 1;
         constexpr int STEPS = Down::SEGMENT_STEPS;
-        constexpr bool EXACT = Down::K_STEPS == WARPS * Down::SEGMENTS * STEPS;
-        const int base = me.warp * Down::WARP_STEPS, end = min(base + Down::WARP_STEPS, Down::K_STEPS);
-        u32 ahead[STEPS][2];
-        bool is_whole = false;
-        int next = base;
+        u64 none[1];
+        uint2* operand = shared.operand[me.warp];
+        take_operand<Down>(words + Words::GATED, tag, me.warp, me.lane, operand, nullptr, none);
 #pragma unroll 1
         for (int tile = 0; tile < Down::TILES; tile++) {
             const int pairs = Down::TILES == 1 ? Down::LAST_PAIRS : Down::tile_pairs(tile);
             float c[2][4] = {};
 #pragma unroll 1
-            for (int segment = -1; segment < Down::SEGMENTS; segment++) {
-                if (segment < 0 && tile > 0) continue;
-                u32 b[STEPS][2];
-#pragma unroll
-                for (int s = 0; s < STEPS; s++) b[s][0] = ahead[s][0], b[s][1] = ahead[s][1];
-                if (segment >= 0) {
-                    Watchdog dog;
-                    while (!is_whole) {
-                        dog.spin();
-                        is_whole = peek_operand<STEPS, EXACT>(words + Words::GATED, next, end, tag, me.lane, b);
-                    }
-                    __syncwarp();
-                    next = base + (segment + 1 < Down::SEGMENTS ? (segment + 1) * STEPS : 0);
-                }
-                is_whole = peek_operand<STEPS, EXACT>(words + Words::GATED, next, end, tag, me.lane, ahead);
-                if (segment < 0) continue;
+            for (int segment = 0; segment < Down::SEGMENTS; segment++) {
+                const uint2* from = operand + segment * STEPS * 4 + me.t;
                 const char* stage = ring.wait();
 #pragma unroll
                 for (int s = 0; s < STEPS; s++) {
-                    mma(c[s % 2], load_fragment(stage, pairs * 64, s, me.lane, pairs), b[s][0], b[s][1]);
+                    const bool is_real = Down::WARP_STEPS == Down::SEGMENTS * STEPS || segment * STEPS + s < Down::WARP_STEPS;
+                    const uint2 b = is_real ? from[s * 4] : make_uint2(0, 0);
+                    mma(c[s % 2], load_fragment(stage, pairs * 64, s, me.lane, pairs), b.x, b.y);
                 }
                 ring.release();
             }

@@ -86,38 +86,47 @@ __device__ __forceinline__ u32 take(const u64* at, u32 tag) {
     return u32(v);
 }
 
-// The warp's part of a one-token operand, k-steps from `first`, of which those before `end` exist: lanes 0..3
-// hold column 0, all other columns are zero. EXACT: all exist.
-template <int STEPS, bool EXACT>
-__device__ __forceinline__ bool peek_operand(const u64* words, int first, int end, u32 tag, int lane,
-                                             u32 (&b)[STEPS][2]) {
-    u32 wrong = 0;
-#pragma unroll
-    for (int s = 0; s < STEPS; s++) b[s][0] = b[s][1] = 0;
-    if (lane < 4) {
-        const u64* at = words + size_t(first) * 8 + lane * 2;
-        ulonglong2 v[STEPS];
-#pragma unroll
-        for (int s = 0; s < STEPS; s++) {
-            if (EXACT || first + s < end) v[s] = peek2(at + s * 8);
-        }
-#pragma unroll
-        for (int s = 0; s < STEPS; s++) {
-            if (EXACT || first + s < end) {
-                wrong |= (u32(v[s].x >> 32) ^ tag) | (u32(v[s].y >> 32) ^ tag);
-                b[s][0] = u32(v[s].x);
-                b[s][1] = u32(v[s].y);
-            }
-        }
-    }
-    return wrong == 0;
-}
-template <class M>
-__device__ __forceinline__ void take_operand(const u64* words, u32 tag, int warp, int lane,
-                                             u32 (&b)[M::WARP_STEPS][2]) {
+// The warp's part of a one-token operand, from tagged words to shared memory: [k-step][t] both halves. `squares`
+// (or null) are taken along by lanes of one warp. All words are asked for at once, those not yet there again.
+template <class M, int N_SQUARES>
+__device__ __forceinline__ void take_operand(const u64* words, u32 tag, int warp, int lane, uint2* to, const u64* squares,
+                                             u64 (&square)[N_SQUARES]) {
+    constexpr int N = ceil_div(M::WARP_STEPS * 4, 32);
     constexpr bool EXACT = M::K_STEPS == WARPS * M::WARP_STEPS;
-    Watchdog dog;
-    while (!peek_operand<M::WARP_STEPS, EXACT>(words, warp * M::WARP_STEPS, M::K_STEPS, tag, lane, b)) dog.spin();
+    const int n_real = EXACT ? M::WARP_STEPS * 4 : max(0, min(M::WARP_STEPS, M::K_STEPS - warp * M::WARP_STEPS)) * 4;
+    const u64* from = words + size_t(warp) * M::WARP_STEPS * 8;
+    ulonglong2 v[N];
+    if (EXACT || n_real > 0) {
+        u32 wrong;
+        Watchdog dog;
+#pragma unroll
+        for (int i = 0; i < N; i++) v[i] = peek2(from + min(i * 32 + lane, n_real - 1) * 2);
+        do {
+            if (squares) {
+#pragma unroll
+                for (int i = 0; i < N_SQUARES; i++) square[i] = peek(squares + min(i * 32 + lane, GRID - 1));
+            }
+            wrong = 0;
+#pragma unroll
+            for (int i = 0; i < N; i++) {
+                if (!has_tag(v[i].x, tag) || !has_tag(v[i].y, tag)) {
+                    wrong = 1;
+                    v[i] = peek2(from + min(i * 32 + lane, n_real - 1) * 2);
+                }
+            }
+            if (squares) {
+#pragma unroll
+                for (int i = 0; i < N_SQUARES; i++) wrong |= u32(square[i] >> 32) ^ tag;
+            }
+            dog.spin();
+        } while (wrong);
+    }
+    __syncwarp();   // everyone has read what lay here before
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        const int at = i * 32 + lane;
+        if (at < M::WARP_STEPS * 4) to[at] = EXACT || at < n_real ? make_uint2(u32(v[i].x), u32(v[i].y)) : make_uint2(0, 0);
+    }
     __syncwarp();
 }
 

@@ -554,6 +554,12 @@ struct Prefiller {
         }
     }
 
+    __device__ __forceinline__ void mark(int phase) const {
+        if (IS_TRACED && p.marks && threadIdx.x == 0) {
+            p.marks[((GRID + blockIdx.x) * (LAYERS + 1) + layer) * MARKS + phase] = device_time_ns();
+        }
+    }
+
     // All layers. False if block 0 found the pass late after one of them.
     __device__ __forceinline__ bool run(int full_layers, u64 abort_ns) {
 #pragma unroll 1
@@ -563,6 +569,7 @@ struct Prefiller {
 #pragma unroll 1
             for (int phase = 0; phase < 3; phase++) {
                 const Place me;
+                mark(phase == 0 ? 0 : phase + 2);
                 if (phase != 1) take_scales(phase == 0 ? Prefill::LAYER_SQUARES : Prefill::MLP_SQUARES);
                 const size_t operand = phase == 0 ? Prefill::LAYER_INPUT : phase == 1 ? Prefill::ATTENDED : Prefill::MLP_INPUT;
                 const int tiles = phase == 0 ? Qkv::TILES : phase == 1 ? Output::TILES : GateUp::TILES;
@@ -579,19 +586,23 @@ struct Prefiller {
                 if (phase == 0) {
                     if (layer >= full_layers) return true;
                     meet();
+                    mark(1);
                     attention();
                     meet();
+                    mark(2);
                     combination();
                 } else if (phase == 1) {
                     pass_on(norms + HIDDEN, Prefill::MLP_INPUT, Prefill::MLP_SQUARES);
                 } else {
                     meet();
+                    mark(5);
                     down();
                     pass_on(norms + 2 * HIDDEN, Prefill::LAYER_INPUT, Prefill::LAYER_SQUARES);
                     if (blockIdx.x == 0 && threadIdx.x == 0 && device_time_ns() > abort_ns) p.command->is_aborted = 1;
                 }
                 meet();
             }
+            mark(6);
             if (__ldcg(&p.command->is_aborted)) return false;
         }
         return true;

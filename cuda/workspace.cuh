@@ -80,5 +80,5 @@ struct Arguments {
     Result* result;                  // page-locked
     float* trace;                    // Trace of the decoded tokens (built with TRACED)
     float* prefill_trace;            // Trace of the block's tokens (built with TRACED)
-    u64* marks;                      // [GRID][LAYERS + 1][MARKS] device times of step 1's phases (built with TRACED)
+    u64* marks;                      // [decode step 1, prefill][GRID][LAYERS + 1][MARKS] device times of phases (TRACED)
 };
