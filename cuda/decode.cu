@@ -151,28 +151,42 @@ struct Decoder {
         __syncthreads();
     }
 
+    // What `finish_qkv` adds and turns by: two biases, cosine and sine. Loaded before the wait for other blocks.
+    __device__ __forceinline__ float4 qkv_constants() const {
+        const Place me;
+        const int i = min(blockIdx.x * Qkv::BLOCK_PAIRS + min(me.thread, Qkv::BLOCK_PAIRS - 1), Qkv::PAIRS - 1);
+        const int head = i / HALF_DIM, d = i % HALF_DIM;
+        const float* bias = p.qkv_bias + min(layer, LAYERS - 1) * QKV_ROWS + head * HEAD_DIM + d;
+        const float2 turn = head < Q_HEADS + KV_HEADS ? p.rope[rank * HALF_DIM + d] : make_float2(1, 0);
+        return make_float4(bias[0], bias[HALF_DIM], turn.x, turn.y);
+    }
+
+    // Norm weights of the thread's pair of the stream, for `pass_on`; likewise.
+    __device__ __forceinline__ float2 norm_weights(const float* norm) const {
+        const Place me;
+        const int pair = blockIdx.x * Output::BLOCK_PAIRS + min(me.thread, Output::BLOCK_PAIRS - 1);
+        return reinterpret_cast<const float2*>(norm)[min(pair, Output::PAIRS - 1)];
+    }
+
     // Queries, keys and values with bias; RoPE of the new token.
-    __device__ __forceinline__ void finish_qkv(float scale) {
+    __device__ __forceinline__ void finish_qkv(float scale, const float4& constants) {
         const Place me;
         if (me.warp >= ceil_div(Qkv::BLOCK_PAIRS, 32)) return;
         const int i = blockIdx.x * Qkv::BLOCK_PAIRS + me.thread;
         const bool is_mine = me.thread < Qkv::BLOCK_PAIRS && i < Qkv::PAIRS;
         const int head = i / HALF_DIM, d = i % HALF_DIM, upper = head * HEAD_DIM + d;
         float y0 = 0, y1 = 0;
-        float2 turn = make_float2(1, 0);
         if (is_mine) {
-            const float* bias = p.qkv_bias + layer * QKV_ROWS + upper;
-            if (head < Q_HEADS + KV_HEADS) turn = p.rope[rank * HALF_DIM + d];
             const int at = me.thread / 8 * 16 + me.thread % 8;
-            y0 = row_sum(at) * scale + bias[0];
-            y1 = row_sum(at + 8) * scale + bias[HALF_DIM];
+            y0 = row_sum(at) * scale + constants.x;
+            y1 = row_sum(at + 8) * scale + constants.y;
             if (float* to = trace(Trace::QKV + upper)) to[0] = y0, to[HALF_DIM] = y1;
         }
         if (head >= Q_HEADS) {   // the cache holds bf16, and keys are rotated as they are read
             y0 = rounded(y0);
             y1 = rounded(y1);
         }
-        const float z0 = y0 * turn.x - y1 * turn.y, z1 = y1 * turn.x + y0 * turn.y;
+        const float z0 = y0 * constants.z - y1 * constants.w, z1 = y1 * constants.z + y0 * constants.w;
         // Even threads hold dimensions d, d + 1; odd ones the same of the upper half.
         const bool is_odd = me.thread % 2;
         const float near = __shfl_xor_sync(~0u, is_odd ? z0 : z1, 1);
@@ -405,13 +419,12 @@ struct Decoder {
 
     // Passes the stream on: the next norm's operand, and the block's part of the sum of squares. Block 0 stops the
     // pass after a layer by a negative part: every block reads it at the same place.
-    __device__ __forceinline__ void pass_on(const float* norm, int operand, int squares, bool may_stop) {
+    __device__ __forceinline__ void pass_on(const float2& weight, int operand, int squares, bool may_stop) {
         const Place me;
         constexpr int BUSY_WARPS = ceil_div(Output::BLOCK_PAIRS, 32);
         const int pair = blockIdx.x * Output::BLOCK_PAIRS + me.thread;
         float square = 0;
         if (me.thread < Output::BLOCK_PAIRS && pair < Output::PAIRS) {
-            const float2 weight = *reinterpret_cast<const float2*>(norm + 2 * pair);
             put(words + operand + operand_word(2 * pair), pack(x0 * weight.x, x1 * weight.y), tag);
             square = x0 * x0 + x1 * x1;
         }
@@ -430,7 +443,7 @@ struct Decoder {
     }
 
     // Residual: the block's rows of the projection join the stream.
-    __device__ __forceinline__ void add_to_stream(int part, const float* norm, int operand, int squares, bool may_stop) {
+    __device__ __forceinline__ void add_to_stream(int part, const float2& weight, int operand, int squares, bool may_stop) {
         const Place me;
         const int pair = blockIdx.x * Output::BLOCK_PAIRS + me.thread;
         if (me.thread < Output::BLOCK_PAIRS && pair < Output::PAIRS) {
@@ -439,7 +452,7 @@ struct Decoder {
             x1 += row_sum(at + 8);
             if (float* to = trace(part + 2 * pair)) to[0] = x0, to[1] = x1;
         }
-        pass_on(norm, operand, squares, may_stop);
+        pass_on(weight, operand, squares, may_stop);
     }
 
     // SiLU(gate) x up.
@@ -520,6 +533,7 @@ struct Decoder {
     __device__ __forceinline__ bool run_step() {
         rank = first_rank + step;
         tag++;
+        const float2 weight = norm_weights(p.norms);
         {
             const Place me;
             const int pair = blockIdx.x * Output::BLOCK_PAIRS + me.thread;
@@ -529,7 +543,7 @@ struct Decoder {
                 x1 = high_of(both);
             }
         }
-        pass_on(p.norms, Words::LAYER_INPUT, Words::LAYER_SQUARES, false);
+        pass_on(weight, Words::LAYER_INPUT, Words::LAYER_SQUARES, false);
 #pragma unroll 1
         for (layer = 0;; layer++) {
             const float* norms = p.norms + size_t(2 * layer) * HIDDEN;
@@ -549,6 +563,14 @@ struct Decoder {
                     which = {int(Words::MLP_INPUT), int(Words::MLP_SQUARES), GateUp::TILES, GateUp::LAST_PAIRS};
                 }
                 mark(phase == 0 ? 0 : phase + 2);
+                float4 constants = make_float4(0, 0, 0, 0);
+                if (phase == 0) {
+                    constants = qkv_constants();
+                } else if (phase == 1) {
+                    const float2 weight = norm_weights(norms + HIDDEN);
+                    constants.x = weight.x;
+                    constants.y = weight.y;
+                }
                 project(which, its_tag);
                 const float scale = shared.scale[buffer];
                 if (phase == 0) {
@@ -557,18 +579,19 @@ struct Decoder {
                         finish_head(scale);
                         return true;
                     }
-                    finish_qkv(scale);
+                    finish_qkv(scale, constants);
                     mark(1);
                     attention();
                     mark(2);
                     combination();
                 } else if (phase == 1) {
-                    add_to_stream(Trace::MIDDLE, norms + HIDDEN, Words::MLP_INPUT, Words::MLP_SQUARES, false);
+                    add_to_stream(Trace::MIDDLE, make_float2(constants.x, constants.y), Words::MLP_INPUT, Words::MLP_SQUARES, false);
                 } else {
                     finish_gate_up(scale);
                     mark(5);
+                    const float2 weight = norm_weights(norms + 2 * HIDDEN);
                     down();
-                    add_to_stream(Trace::OUT, norms + 2 * HIDDEN, Words::LAYER_INPUT, Words::LAYER_SQUARES, true);
+                    add_to_stream(Trace::OUT, weight, Words::LAYER_INPUT, Words::LAYER_SQUARES, true);
                     mark(6);
                 }
             }

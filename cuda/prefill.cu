@@ -15,7 +15,7 @@
 constexpr int SUM_STRIDE = FRAME_TOKENS + 4;                     // keeps the eight pairs of a warp in different banks
 constexpr int QUERIES = GROUP * FRAME_TOKENS;                    // of one KV head
 constexpr int QUERY_TILES = ceil_div(QUERIES / 8, WARPS);        // of 8 queries, a warp
-constexpr int ROUND_QUERIES = 4;                                 // combined between two barriers
+constexpr int ROUND_QUERIES = min_of(4, ceil_div(KV_HEADS * QUERIES, GRID));                                 // combined between two barriers
 
 // The warp's ring, fed with the patch embedding and the layers in the order in which they are read. A split that
 // holds this block's own keys and values is not asked for before they are there.
@@ -69,7 +69,7 @@ struct Shared {
     float parts[WARPS][FRAME_TOKENS];
     float scale[FRAME_TOKENS];
 };
-static_assert(sizeof(Shared::sums) >= sizeof(float) * ROUND_QUERIES * WARPS * HEAD_DIM, "combination uses `sums`");
+static_assert(sizeof(Shared::sums) >= sizeof(float) * ROUND_QUERIES * (CHUNKS + WARPS * HEAD_DIM), "combination uses `sums`");
 
 // Place of rows k, k + 1 (k even) of a token in an operand of 32 tokens, in bytes.
 __device__ __forceinline__ int operand_place(int k, int token) {
@@ -393,12 +393,11 @@ struct Prefiller {
             for (int n = 0; n < QUERY_TILES; n++) {
                 const int query = (first_tile + n) * 8 + 2 * me.t;
                 if (query >= QUERIES) continue;
-                float* to = reinterpret_cast<float*>(p.prefill + Prefill::PARTIAL) +
-                            size_t(split_index * QUERIES + query) * HEAD_DIM + tile * 16 + me.g;
-                to[0] = o[n][0];
-                to[HEAD_DIM] = o[n][1];
-                to[8] = o[n][2];
-                to[HEAD_DIM + 8] = o[n][3];
+                // A word is dimensions d and d + 8 of a query.
+                u32* to = reinterpret_cast<u32*>(p.prefill + Prefill::PARTIAL) +
+                          (split_index * QUERIES + query) * HALF_DIM + tile * 8 + me.g;
+                to[0] = pack(o[n][0], o[n][2]);
+                to[HALF_DIM] = pack(o[n][1], o[n][3]);
             }
         }
         __syncthreads();   // nobody reads this share any more
@@ -420,60 +419,70 @@ struct Prefiller {
         }
     }
 
-    // Combination of the splits: a block takes some queries; warps share the splits, lanes the dimensions.
+    // Combination of the splits: a block takes some queries. Every warp weighs the splits of a round's queries,
+    // then warps share the splits and lanes the dimensions.
     __device__ __forceinline__ void combination() {
         const Place me;
-        constexpr int DIMS = HEAD_DIM / 32, SPLITS = ceil_div(CHUNKS, 32);
-        float(*parts)[WARPS][HEAD_DIM] = reinterpret_cast<float(*)[WARPS][HEAD_DIM]>(&shared.sums[0][0][0]);
+        constexpr int SPLITS = ceil_div(CHUNKS, WARPS), WORDS = ceil_div(HALF_DIM, 32);
+        float(*weights)[CHUNKS] = reinterpret_cast<float(*)[CHUNKS]>(&shared.sums[0][0][0]);
+        float(*parts)[WARPS][HEAD_DIM] = reinterpret_cast<float(*)[WARPS][HEAD_DIM]>(&shared.sums[0][0][0] + ROUND_QUERIES * CHUNKS);
 #pragma unroll 1
         for (int begin = blockIdx.x; begin < KV_HEADS * QUERIES; begin += ROUND_QUERIES * GRID) {
-#pragma unroll 1
-            for (int n = 0; n < ROUND_QUERIES; n++) {
-                const int index = begin + n * GRID;
-                if (index >= KV_HEADS * QUERIES) break;
-                const int kv_head = index / QUERIES, query = index % QUERIES;
-                const float2* stats = reinterpret_cast<const float2*>(p.prefill + Prefill::PARTIAL_SUM);
-                float weight[SPLITS], most = LOWEST, sum = 0;
-                float2 stat[SPLITS];
+            if (me.warp < ROUND_QUERIES) {
+                const int index = min(begin + me.warp * GRID, KV_HEADS * QUERIES - 1);
+                const float2* stats = reinterpret_cast<const float2*>(p.prefill + Prefill::PARTIAL_SUM) +
+                                      index;
+                constexpr int N = ceil_div(CHUNKS, 32);
+                float2 stat[N];
+                float most = LOWEST, sum = 0;
 #pragma unroll
-                for (int i = 0; i < SPLITS; i++) {
+                for (int i = 0; i < N; i++) {
                     const int chunk = i * 32 + me.lane;
-                    stat[i] = make_float2(LOWEST, 0);
-                    if (chunk < n_chunks) stat[i] = __ldcg(stats + (chunk * KV_HEADS + kv_head) * QUERIES + query);
-                    most = fmaxf(most, stat[i].x);
+                    stat[i] = chunk < n_chunks ? __ldcg(stats + chunk * KV_HEADS * QUERIES) : make_float2(LOWEST, 0);
                 }
+#pragma unroll
+                for (int i = 0; i < N; i++) most = fmaxf(most, stat[i].x);
 #pragma unroll
                 for (int d = 1; d < 32; d *= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, d));
 #pragma unroll
-                for (int i = 0; i < SPLITS; i++) {
-                    weight[i] = exp2_fast(stat[i].x - most);
-                    sum += weight[i] * stat[i].y;
+                for (int i = 0; i < N; i++) sum += stat[i].y * exp2_fast(stat[i].x - most);
+                const float over = 1.f / warp_sum(sum);
+#pragma unroll
+                for (int i = 0; i < N; i++) {
+                    if (i * 32 + me.lane < CHUNKS) weights[me.warp][i * 32 + me.lane] = exp2_fast(stat[i].x - most) * over;
                 }
-                sum = 1.f / warp_sum(sum);
-                float o[DIMS] = {};
-                const float* from = reinterpret_cast<const float*>(p.prefill + Prefill::PARTIAL) + me.lane * DIMS;
+            }
+            __syncthreads();
+            u32 word[ROUND_QUERIES][SPLITS][WORDS];
+#pragma unroll
+            for (int n = 0; n < ROUND_QUERIES; n++) {
+                const int index = min(begin + n * GRID, KV_HEADS * QUERIES - 1);
+                const u32* from = reinterpret_cast<const u32*>(p.prefill + Prefill::PARTIAL) + index * HALF_DIM + me.lane;
 #pragma unroll
                 for (int i = 0; i < SPLITS; i++) {
+                    const int chunk = i * WARPS + me.warp;
 #pragma unroll
-                    for (int j = 0; j < 32 / WARPS; j++) {
-                        const int chunk = i * 32 + j * WARPS + me.warp;
-                        const float now = __shfl_sync(~0u, weight[i], j * WARPS + me.warp) * sum;
-                        if (chunk >= n_chunks) continue;
-                        const float* at = from + (size_t(chunk * KV_HEADS + kv_head) * QUERIES + query) * HEAD_DIM;
-                        if (DIMS == 4) {
-                            const float4 v = __ldcg(reinterpret_cast<const float4*>(at));
-                            o[0] += now * v.x;
-                            o[1 % DIMS] += now * v.y;
-                            o[2 % DIMS] += now * v.z;
-                            o[3 % DIMS] += now * v.w;
-                        } else {
-#pragma unroll
-                            for (int d = 0; d < DIMS; d++) o[d] += now * __ldcg(at + d);
-                        }
+                    for (int j = 0; j < WORDS; j++) {
+                        word[n][i][j] = chunk < n_chunks && (HALF_DIM >= 32 || me.lane < HALF_DIM)
+                                            ? __ldcg(from + chunk * (KV_HEADS * QUERIES * HALF_DIM) + j * 32)
+                                            : 0;
                     }
                 }
+            }
 #pragma unroll
-                for (int d = 0; d < DIMS; d++) parts[n][me.warp][me.lane * DIMS + d] = o[d];
+            for (int n = 0; n < ROUND_QUERIES; n++) {
+#pragma unroll
+                for (int j = 0; j < WORDS; j++) {
+                    float o0 = 0, o1 = 0;
+#pragma unroll
+                    for (int i = 0; i < SPLITS; i++) {
+                        const float weight = weights[n][min(i * WARPS + me.warp, CHUNKS - 1)];
+                        o0 += weight * low_of(word[n][i][j]);
+                        o1 += weight * high_of(word[n][i][j]);
+                    }
+                    const int at = j * 32 + me.lane, d = at / 8 * 16 + at % 8;
+                    if (at < HALF_DIM) parts[n][me.warp][d] = o0, parts[n][me.warp][d + 8] = o1;
+                }
             }
             __syncthreads();
 #pragma unroll 1

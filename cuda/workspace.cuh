@@ -33,9 +33,9 @@ struct Prefill {
     static constexpr size_t QUERY = GATED + operand_bytes(INTERMEDIATE);                    // [kv head][query/8][k-step][lane] 8 B
     static constexpr size_t MLP_SQUARES = QUERY + padded(size_t(QUERY_SIZE) * FRAME_TOKENS * 2);   // [GRID][32] float
     static constexpr size_t LAYER_SQUARES = MLP_SQUARES + padded(size_t(GRID) * FRAME_TOKENS * 4);
-    static constexpr size_t PARTIAL = LAYER_SQUARES + padded(size_t(GRID) * FRAME_TOKENS * 4);     // [split][query][dim] float
+    static constexpr size_t PARTIAL = LAYER_SQUARES + padded(size_t(GRID) * FRAME_TOKENS * 4);     // [split][query][dim] bf16
     static constexpr size_t PARTIAL_SUM =
-        PARTIAL + padded(size_t(CHUNKS) * QUERY_SIZE * FRAME_TOKENS * 4);              // [split][query][m, l] float
+        PARTIAL + padded(size_t(CHUNKS) * QUERY_SIZE * FRAME_TOKENS * 2);              // [split][query][m, l] float
     static constexpr size_t FLAGS = PARTIAL_SUM + padded(size_t(CHUNKS) * Q_HEADS * FRAME_TOKENS * 8);
     static constexpr size_t BYTES = FLAGS + padded(size_t(GRID) * 4);
 };
