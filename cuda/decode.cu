@@ -12,21 +12,24 @@
 #include "device.cuh"
 #include "workspace.cuh"
 
-// The warp's ring, fed with all steps' layers and heads in the order in which they are read.
-struct DecodeRing : Ring {
-    const Program<Head>& program;
-    const char* weights;
-    const char* ranked;
+// Stages that are brought to L2 ahead of the ring. The six exchanges of a layer take longer than the ring lasts.
+#ifndef LOOKAHEAD
+#define LOOKAHEAD 4
+#endif
+
+// A place in the order of reading: all steps' layers, each followed by the next, then the head.
+struct Cursor {
     int steps_left, layer = 0, next = 0;
 
-    __device__ __forceinline__ DecodeRing(char* slots_, u64* barriers_, const Program<Head>& program_, const Arguments& p, int n_steps)
-        : Ring(slots_, barriers_), program(program_), weights(p.weights), ranked(p.ranked), steps_left(n_steps) {}
+    __device__ __forceinline__ explicit Cursor(int n_steps) : steps_left(n_steps) {}
 
-    __device__ __forceinline__ void ask_next() {
-        if (steps_left == 0) return;
+    // The warp's share of the stage here; then moves on. False at the end.
+    __device__ __forceinline__ bool take(const Program<Head>& program, const Arguments& p, const char*& from, u32& bytes) {
+        if (steps_left == 0) return false;
         const Stage stage = program.stages[next];
-        const char* base = stage.is_ranked ? ranked + layer * RANKED_LAYER_BYTES : weights + layer * LAYER_BYTES;
-        ask(base + stage.offset + threadIdx.x / 32 * stage.bytes, stage.bytes);
+        const char* base = stage.is_ranked ? p.ranked + layer * RANKED_LAYER_BYTES : p.weights + layer * LAYER_BYTES;
+        bytes = stage.bytes;
+        from = base + stage.offset + threadIdx.x / 32 * bytes;
         if (++next == (layer == LAYERS ? program.n_all : program.n_layer)) {
             next = 0;
             if (layer++ == LAYERS) {
@@ -36,12 +39,34 @@ struct DecodeRing : Ring {
                 next = program.n_layer;
             }
         }
+        return true;
+    }
+};
+
+// The warp's ring, fed in that order.
+struct DecodeRing : Ring {
+    const Program<Head>& program;
+    const Arguments& p;
+    Cursor asked, foreseen;
+
+    __device__ __forceinline__ DecodeRing(char* slots_, u64* barriers_, const Program<Head>& program_, const Arguments& p_, int n_steps)
+        : Ring(slots_, barriers_), program(program_), p(p_), asked(n_steps), foreseen(n_steps) {
+        const char* from;
+        u32 bytes;
+#pragma unroll 1
+        for (int s = 0; s < RING_SLOTS + LOOKAHEAD; s++) {
+            if (s < RING_SLOTS && asked.take(program, p, from, bytes)) ask(from, bytes);
+            if (foreseen.take(program, p, from, bytes) && s >= RING_SLOTS) foresee(from, bytes);
+        }
     }
 
     __device__ __forceinline__ void release() {
+        const char* from;
+        u32 bytes;
         __syncwarp();
         tail++;
-        ask_next();
+        if (asked.take(program, p, from, bytes)) ask(from, bytes);
+        if (LOOKAHEAD > 0 && foreseen.take(program, p, from, bytes)) foresee(from, bytes);
     }
 };
 
@@ -613,7 +638,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) decode(const __grid_con
     if (threadIdx.x == 0) shared.program.fill(n_chunks);
     __syncthreads();
     DecodeRing ring(memory + warp * SLOTS * STAGE_BYTES, shared.barriers[warp], shared.program, p, n_steps);
-    for (int s = 0; s < SLOTS; s++) ring.ask_next();
 
     Decoder decoder{p, shared, ring, p.words, command->abort_ns, 0, 0, command->epoch, first_rank, n_chunks};
     decoder.row = decoder.buffer = 0;

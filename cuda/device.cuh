@@ -2,6 +2,10 @@
 #pragma once
 #include "geometry.cuh"
 
+#ifndef RING_SLOTS
+#define RING_SLOTS SLOTS
+#endif
+
 
 __device__ __forceinline__ u64 device_time_ns() {
     u64 t;
@@ -130,12 +134,16 @@ __device__ __forceinline__ void take_operand(const u64* words, u32 tag, int warp
     __syncwarp();
 }
 
-// Who a thread is, read anew: values derived from it are then worked out where they are used. Kept over all
-// phases of a persistent kernel they would not fit the registers.
+// Who a thread is. READ_ANEW: values derived from it are worked out where they are used; kept over all phases of
+// the prefill kernel they would not fit the registers.
 struct Place {
     int thread, lane, warp, g, t;
     __device__ __forceinline__ Place() {
+#ifdef READ_ANEW
         asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+#else
+        thread = threadIdx.x;
+#endif
         lane = thread % 32;
         warp = thread / 32;
         g = lane / 4;
@@ -209,8 +217,8 @@ struct Program {
 // One warp's ring of its shares. Lane 0 asks for the next whenever one is released, so that device memory stays
 // busy through every wait for other blocks. sm_90: bulk copies; before: 16-byte asynchronous copies.
 struct Ring {
-    char* slots;              // [SLOTS][STAGE_BYTES], the warp's own
-    u32 barriers;             // shared address of [SLOTS] mbarriers
+    char* slots;              // [RING_SLOTS][STAGE_BYTES], the warp's own
+    u32 barriers;             // shared address of [RING_SLOTS] mbarriers
     u32 head = 0, tail = 0;   // shares asked for and taken
     u64 policy;               // weights pass through L2 without driving out what is used again, code included
 
@@ -218,7 +226,7 @@ struct Ring {
         asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
         barriers = u32(__cvta_generic_to_shared(barriers_));
         if (threadIdx.x % 32 == 0) {
-            for (int s = 0; s < SLOTS; s++) {
+            for (int s = 0; s < RING_SLOTS; s++) {
 #if __CUDA_ARCH__ >= 900
                 asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barriers + 8 * s) : "memory");
 #else
@@ -233,7 +241,7 @@ struct Ring {
     }
 
     __device__ __forceinline__ void ask(const char* from, u32 bytes) {
-        const u32 slot = head++ % SLOTS, barrier = barriers + 8 * slot;
+        const u32 slot = head++ % RING_SLOTS, barrier = barriers + 8 * slot;
         const u32 to = u32(__cvta_generic_to_shared(slots)) + slot * STAGE_BYTES;
 #if __CUDA_ARCH__ >= 900
         if (threadIdx.x % 32 == 0) {
@@ -252,9 +260,18 @@ struct Ring {
 #endif
     }
 
+    // Brings a share to L2, before there is a place for it.
+    __device__ __forceinline__ void foresee(const char* from, u32 bytes) const {
+#if __CUDA_ARCH__ >= 900
+        if (threadIdx.x % 32 == 0) {
+            asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+        }
+#endif
+    }
+
     // The oldest share asked for, once it is there.
     __device__ __forceinline__ char* wait() const {
-        const u32 slot = tail % SLOTS, parity = tail / SLOTS & 1;
+        const u32 slot = tail % RING_SLOTS, parity = tail / RING_SLOTS & 1;
         u32 ready;
         Watchdog dog;
         while (true) {

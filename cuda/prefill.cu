@@ -9,6 +9,8 @@
 //   down projection's 32 x INTERMEDIATE. Blocks meet at a barrier six times a layer while the ring runs ahead.
 // Attention: causal within the block, over all ranks before it. A split of 64 ranks belongs to one block, each
 //   warp takes some of the group's queries, and splits are combined in a fixed order.
+#define READ_ANEW
+#define RING_SLOTS (SLOTS - 1)   // the rest of shared memory holds sums
 #include "device.cuh"
 #include "workspace.cuh"
 
@@ -40,7 +42,7 @@ struct PrefillRing : Ring {
 
     __device__ __forceinline__ void fill() {
 #pragma unroll 1
-        while (head - tail < SLOTS && layer < LAYERS) {
+        while (head - tail < RING_SLOTS && layer < LAYERS) {
             const Stage stage = program.stages[next];
             if (layer >= full_layers && next == program.ranked_at) return;
             if (layer >= open_layer && is_new(stage)) return;
@@ -64,8 +66,8 @@ struct PrefillRing : Ring {
 
 struct Shared {
     Program<Vision> program;
-    u64 barriers[WARPS][SLOTS];
-    float sums[WARPS][16][SUM_STRIDE];
+    u64 barriers[WARPS][RING_SLOTS];
+    float sums[2][WARPS][16][SUM_STRIDE];   // of the tile in hand, and of the one before
     float parts[WARPS][FRAME_TOKENS];
     float scale[FRAME_TOKENS];
 };
@@ -105,6 +107,7 @@ struct Prefiller {
     PrefillRing ring;
     int n_context, n_tokens, n_chunks, layer;
     u32 tag;
+    int buffer;
     float x0[Output::TILES], x1[Output::TILES];   // stream of pair thread % 8 of each tile, token thread / 8
 
     __device__ __forceinline__ void meet() { grid_barrier(reinterpret_cast<u32*>(p.prefill + Prefill::FLAGS), ++tag); }
@@ -117,14 +120,14 @@ struct Prefiller {
     __device__ __forceinline__ void leave_sums(const Place& me, const float (&c)[4][4]) {
 #pragma unroll
         for (int n = 0; n < 4; n++) {
-            *reinterpret_cast<float2*>(&shared.sums[me.warp][me.g][n * 8 + 2 * me.t]) = make_float2(c[n][0], c[n][1]);
-            *reinterpret_cast<float2*>(&shared.sums[me.warp][8 + me.g][n * 8 + 2 * me.t]) = make_float2(c[n][2], c[n][3]);
+            *reinterpret_cast<float2*>(&shared.sums[buffer][me.warp][me.g][n * 8 + 2 * me.t]) = make_float2(c[n][0], c[n][1]);
+            *reinterpret_cast<float2*>(&shared.sums[buffer][me.warp][8 + me.g][n * 8 + 2 * me.t]) = make_float2(c[n][2], c[n][3]);
         }
     }
     __device__ __forceinline__ float row_sum(int row, int token) const {
         float sum = 0;
 #pragma unroll
-        for (int w = 0; w < WARPS; w++) sum += shared.sums[w][row][token];
+        for (int w = 0; w < WARPS; w++) sum += shared.sums[buffer][w][row][token];
         return sum;
     }
 
@@ -151,7 +154,7 @@ struct Prefiller {
                 }
                 ring.release();
             }
-            if (tile > 0) __syncthreads();
+            buffer ^= 1;
             leave_sums(me, c);
             __syncthreads();
             finish(tile, pairs);
@@ -318,7 +321,7 @@ struct Prefiller {
         }
         const char* stage = ring.wait();
         __syncthreads();   // every warp reads every warp's share
-        const char* split = stage - me.warp * (SLOTS * STAGE_BYTES);
+        const char* split = stage - me.warp * (RING_SLOTS * STAGE_BYTES);
 
         float s[CHUNK / 16][QUERY_TILES][4] = {};
 #pragma unroll
@@ -326,7 +329,7 @@ struct Prefiller {
 #pragma unroll
             for (int k = 0; k < STEPS; k++) {
                 const int fragment = m * STEPS + k;
-                const uint4 a = load_fragment(split + fragment / KV_FRAGMENTS * (SLOTS * STAGE_BYTES), 512,
+                const uint4 a = load_fragment(split + fragment / KV_FRAGMENTS * (RING_SLOTS * STAGE_BYTES), 512,
                                               fragment % KV_FRAGMENTS, me.lane, 8);
 #pragma unroll
                 for (int n = 0; n < QUERY_TILES; n++) mma(s[m][n], a, q[n][k][0], q[n][k][1]);
@@ -384,7 +387,7 @@ struct Prefiller {
 #pragma unroll
             for (int m = 0; m < CHUNK / 16; m++) {
                 const int fragment = tile * (CHUNK / 16) + m;
-                const uint4 a = load_fragment(split + fragment / KV_FRAGMENTS * (SLOTS * STAGE_BYTES) + KV_STAGE_BYTES / 2,
+                const uint4 a = load_fragment(split + fragment / KV_FRAGMENTS * (RING_SLOTS * STAGE_BYTES) + KV_STAGE_BYTES / 2,
                                               512, fragment % KV_FRAGMENTS, me.lane, 8);
 #pragma unroll
                 for (int n = 0; n < QUERY_TILES; n++) mma(o[n], a, w[m][n][0], w[m][n][1]);
@@ -424,8 +427,8 @@ struct Prefiller {
     __device__ __forceinline__ void combination() {
         const Place me;
         constexpr int SPLITS = ceil_div(CHUNKS, WARPS), WORDS = ceil_div(HALF_DIM, 32);
-        float(*weights)[CHUNKS] = reinterpret_cast<float(*)[CHUNKS]>(&shared.sums[0][0][0]);
-        float(*parts)[WARPS][HEAD_DIM] = reinterpret_cast<float(*)[WARPS][HEAD_DIM]>(&shared.sums[0][0][0] + ROUND_QUERIES * CHUNKS);
+        float(*weights)[CHUNKS] = reinterpret_cast<float(*)[CHUNKS]>(&shared.sums[0][0][0][0]);
+        float(*parts)[WARPS][HEAD_DIM] = reinterpret_cast<float(*)[WARPS][HEAD_DIM]>(&shared.sums[0][0][0][0] + ROUND_QUERIES * CHUNKS);
 #pragma unroll 1
         for (int begin = blockIdx.x; begin < KV_HEADS * QUERIES; begin += ROUND_QUERIES * GRID) {
             if (me.warp < ROUND_QUERIES) {
@@ -556,10 +559,10 @@ struct Prefiller {
                 }
                 ring.release();
             }
+            buffer ^= 1;
             leave_sums(me, c);
             __syncthreads();
             add_tile(tile, pairs, Trace::OUT);
-            if (tile + 1 < Down::TILES) __syncthreads();
         }
     }
 
@@ -618,7 +621,7 @@ struct Prefiller {
     }
 };
 
-extern "C" __device__ const u64 SHARED_BYTES = WARPS * SLOTS * STAGE_BYTES + sizeof(Shared);
+extern "C" __device__ const u64 SHARED_BYTES = WARPS * RING_SLOTS * STAGE_BYTES + sizeof(Shared);
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) prefill(const __grid_constant__ Arguments p) {
     extern __shared__ __align__(128) char memory[];
@@ -626,16 +629,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) prefill(const __grid_co
     if (command->is_void) return;
     if (blockIdx.x == 0 && threadIdx.x == 0) p.result->prefill_began_ns = device_time_ns();
 
-    Shared& shared = *reinterpret_cast<Shared*>(memory + WARPS * SLOTS * STAGE_BYTES);
+    Shared& shared = *reinterpret_cast<Shared*>(memory + WARPS * RING_SLOTS * STAGE_BYTES);
     const int n_context = command->n_context, n_tokens = command->n_tokens, warp = threadIdx.x / 32;
     const int n_chunks = ceil_div(n_context + n_tokens, CHUNK);
     const bool is_frame = command->is_frame;
     const int full_layers = IS_TRACED && p.prefill_trace ? LAYERS : LAYERS - 1;
     if (threadIdx.x == 0) shared.program.fill(n_chunks);
     __syncthreads();
-    PrefillRing ring(memory + warp * SLOTS * STAGE_BYTES, shared.barriers[warp], shared.program, p, n_context, full_layers, is_frame);
+    PrefillRing ring(memory + warp * RING_SLOTS * STAGE_BYTES, shared.barriers[warp], shared.program, p, n_context, full_layers, is_frame);
     ring.fill();
-    Prefiller prefiller{p, shared, ring, n_context, n_tokens, n_chunks, 0, command->epoch};
+    Prefiller prefiller{p, shared, ring, n_context, n_tokens, n_chunks, 0, command->epoch, 0};
 
     if (blockIdx.x == 0) {   // what `ranked` holds from now on
         for (int rank = threadIdx.x; rank < N_SLOTS; rank += THREADS) {
