@@ -9,27 +9,21 @@
 // Order of summation: k-steps within a warp (even and odd apart), then warps 0..7; splits of 64 ranks at fixed
 //   ranks, combined in a fixed tree. A token is column 0 of an n = 8 product, so several tokens in the other
 //   columns would give the same bits; rows are independent, so any grid does.
+#define READ_ANEW
 #include "device.cuh"
 #include "workspace.cuh"
 
-// Stages that are brought to L2 ahead of the ring. The six exchanges of a layer take longer than the ring lasts.
-#ifndef LOOKAHEAD
-#define LOOKAHEAD 4
-#endif
-
-// A place in the order of reading: all steps' layers, each followed by the next, then the head.
+// The block's stages in the order of reading: for each step the layers, then the head.
 struct Cursor {
+    const Program<Head>& program;
+    const Arguments& p;
     int steps_left, layer = 0, next = 0;
 
-    __device__ __forceinline__ explicit Cursor(int n_steps) : steps_left(n_steps) {}
-
-    // The warp's share of the stage here; then moves on. False at the end.
-    __device__ __forceinline__ bool take(const Program<Head>& program, const Arguments& p, const char*& from, u32& bytes) {
+    __device__ __forceinline__ bool take(const char*& from, u32& bytes) {
         if (steps_left == 0) return false;
         const Stage stage = program.stages[next];
-        const char* base = stage.is_ranked ? p.ranked + layer * RANKED_LAYER_BYTES : p.weights + layer * LAYER_BYTES;
-        bytes = stage.bytes;
-        from = base + stage.offset + threadIdx.x / 32 * bytes;
+        bytes = stage.bytes * WARPS;
+        from = (stage.is_ranked ? p.ranked + layer * RANKED_LAYER_BYTES : p.weights + layer * LAYER_BYTES) + stage.offset;
         if (++next == (layer == LAYERS ? program.n_all : program.n_layer)) {
             next = 0;
             if (layer++ == LAYERS) {
@@ -43,42 +37,19 @@ struct Cursor {
     }
 };
 
-// The warp's ring, fed in that order.
-struct DecodeRing : Ring {
-    const Program<Head>& program;
-    const Arguments& p;
-    Cursor asked, foreseen;
-
-    __device__ __forceinline__ DecodeRing(char* slots_, u64* barriers_, const Program<Head>& program_, const Arguments& p_, int n_steps)
-        : Ring(slots_, barriers_), program(program_), p(p_), asked(n_steps), foreseen(n_steps) {
-        const char* from;
-        u32 bytes;
-#pragma unroll 1
-        for (int s = 0; s < RING_SLOTS + LOOKAHEAD; s++) {
-            if (s < RING_SLOTS && asked.take(program, p, from, bytes)) ask(from, bytes);
-            if (foreseen.take(program, p, from, bytes) && s >= RING_SLOTS) foresee(from, bytes);
-        }
-    }
-
-    __device__ __forceinline__ void release() {
-        const char* from;
-        u32 bytes;
-        __syncwarp();
-        tail++;
-        if (asked.take(program, p, from, bytes)) ask(from, bytes);
-        if (LOOKAHEAD > 0 && foreseen.take(program, p, from, bytes)) foresee(from, bytes);
-    }
-};
+// The eight computing warps meet.
+__device__ __forceinline__ void meet_workers() { asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory"); }
 
 constexpr int STEPS = Qkv::WARP_STEPS;     // k-steps of a warp in every projection but the last of a layer
 constexpr int MOST_TILES = max_of(max_of(Qkv::TILES, GateUp::TILES), max_of(Output::TILES, max_of(Down::TILES, Head::TILES)));
 
 struct Shared {
     Program<Head> program;
-    u64 barriers[WARPS][SLOTS];
-    float sums[2][16 * MOST_TILES][WARPS];  // of the projection in hand, and of the one before
-    uint2 operand[WARPS][max_of(STEPS, Down::WARP_STEPS) * 4];
-    float scores[KV_UNITS > 1 ? 2 : 1][2][CHUNK][8];
+    u64 barriers[2 * RING_SLOTS];
+    volatile int stop;
+    alignas(16) float sums[2][16 * MOST_TILES][WARPS];  // of the projection in hand, and of the one before
+    alignas(16) uint2 operand[WARPS][max_of(STEPS, Down::WARP_STEPS) * 4];
+    alignas(16) float scores[KV_UNITS > 1 ? 2 : 1][2][CHUNK][8];
     float4 combined[WARPS][8];
     float scale[2];
     float squares[WARPS];
@@ -108,7 +79,7 @@ struct Projection {
 struct Decoder {
     const Arguments& p;
     Shared& shared;
-    DecodeRing ring;
+    FedRing ring;
     u64* words;
     u64 abort_ns;
     float x0, x1;       // stream rows of the pair of threads < Output::BLOCK_PAIRS
@@ -159,7 +130,7 @@ struct Decoder {
             float c[2][4] = {};
 #pragma unroll
             for (int segment = 0; segment < Qkv::SEGMENTS; segment++) {
-                const char* stage = ring.wait();
+                const char* stage = ring.wait() + me.warp * (Qkv::SEGMENT_STEPS * 64) * pairs;
 #pragma unroll
                 for (int s = 0; s < Qkv::SEGMENT_STEPS; s++) {
                     const int k = segment * Qkv::SEGMENT_STEPS + s;
@@ -173,7 +144,7 @@ struct Decoder {
             const float scale = scale_of(square, me.lane);
             if (me.lane == 0) shared.scale[buffer] = scale;
         }
-        __syncthreads();
+        meet_workers();
     }
 
     // What `finish_qkv` adds and turns by: two biases, cosine and sine. Loaded before the wait for other blocks.
@@ -269,20 +240,19 @@ struct Decoder {
             } while (wrong);
             __syncwarp();
         }
-        char* share = ring.wait();
-        char* split = share - me.warp * KV_STAGE_BYTES;
+        char *keys = ring.wait(), *values = ring.wait_second();
         char* kept = const_cast<char*>(p.ranked) + layer * RANKED_LAYER_BYTES + split_offset(0, chunk, kv_head);
         if (is_here) {
             if (has_key) {
                 const int to = key_offset(r, 2 * key_word);
-                *reinterpret_cast<u32*>(split + to) = key;
+                *reinterpret_cast<u32*>(keys + to) = key;
                 *reinterpret_cast<u32*>(kept + to) = key;
             }
             if (has_value) {
 #pragma unroll
                 for (int i = 0; i < 2; i++) {
                     const int to = value_offset(r, 2 * value_word + i);
-                    *reinterpret_cast<uint16_t*>(split + to) = value >> (16 * i);
+                    *reinterpret_cast<uint16_t*>(values + to - SPLIT_BYTES / 2) = value >> (16 * i);
                     *reinterpret_cast<uint16_t*>(kept + to) = value >> (16 * i);
                 }
             }
@@ -291,11 +261,11 @@ struct Decoder {
 
         float c[4] = {};
 #pragma unroll
-        for (int s = 0; s < STEPS; s++) mma(c, load_fragment(share, 512, s, me.lane, 8), q[s][0], q[s][1]);
+        for (int s = 0; s < STEPS; s++) mma(c, load_fragment(keys, 512, me.warp * KV_FRAGMENTS + s, me.lane, 8), q[s][0], q[s][1]);
         float(*half)[8] = scores[me.warp % 2] + me.warp / 2 * 16;
         *reinterpret_cast<float2*>(&half[me.g][2 * me.t]) = make_float2(c[0], c[1]);
         *reinterpret_cast<float2*>(&half[8 + me.g][2 * me.t]) = make_float2(c[2], c[3]);
-        __syncthreads();
+        meet_workers();
 
         // Every warp weighs all ranks of the split for head g: [k-step][rank 2t, 2t + 1, 2t + 8, 2t + 9].
         const float unit = LOG2E * rsqrtf(float(HEAD_DIM));
@@ -328,11 +298,7 @@ struct Decoder {
             float o[4] = {};
 #pragma unroll
             for (int f = 0; f < CHUNK / 16; f++) {
-                const int fragment = me.warp * (CHUNK / 16) + f;
-                const int owner = fragment / KV_FRAGMENTS;
-                // Another warp's share lies at the same place of its ring: all rings advance alike.
-                const char* from = share + (owner - me.warp) * (SLOTS * STAGE_BYTES) + KV_STAGE_BYTES / 2;
-                mma(o, load_fragment(from, 512, fragment % KV_FRAGMENTS, me.lane, 8), w[f][0], w[f][1]);
+                mma(o, load_fragment(values, 512, me.warp * (CHUNK / 16) + f, me.lane, 8), w[f][0], w[f][1]);
             }
             if (2 * me.t < GROUP) {
                 u64* at = words + Words::PARTIAL + (index * HEAD_DIM + me.warp * 16 + me.g) * 8 + 2 * me.t;
@@ -343,10 +309,10 @@ struct Decoder {
         if (me.warp == WARPS - 1 && me.t == 0 && me.g < even(GROUP)) {
             put2(words + Words::PARTIAL_SUM + (index * 8 + me.g) * 2, __float_as_uint(top), __float_as_uint(sum), tag);
         }
-        if (HEAD_DIM != 128) __syncthreads();
 #if __CUDA_ARCH__ >= 900
         if (is_here) asm volatile("fence.proxy.async;" ::: "memory");   // before the ring reads or fills these places
 #endif
+        ring.release();
         ring.release();
     }
 
@@ -413,7 +379,7 @@ struct Decoder {
             }
             if (me.g == 0) shared.combined[me.warp][2 * me.t + h] = make_float4(most, l[h], o[h][0], o[h][1]);
         }
-        __syncthreads();
+        meet_workers();
         if (me.thread >= GROUP) return;
         float most = LOWEST, sum = 0, o0 = 0, o1 = 0;
 #pragma unroll
@@ -438,7 +404,7 @@ struct Decoder {
 #pragma unroll 1
         for (int unit = blockIdx.x; unit < KV_HEADS * HALF_DIM; unit += GRID) {
             combine(unit / HALF_DIM, unit % HALF_DIM * 2);
-            if (unit + GRID < KV_HEADS * HALF_DIM) __syncthreads();
+            if (unit + GRID < KV_HEADS * HALF_DIM) meet_workers();
         }
     }
 
@@ -456,7 +422,7 @@ struct Decoder {
         if (me.warp < BUSY_WARPS) square = warp_sum(square);
         if (BUSY_WARPS > 1) {
             if (me.lane == 0) shared.squares[me.warp] = square;
-            __syncthreads();
+            meet_workers();
             if (me.thread == 0) {
                 for (int w = 1; w < BUSY_WARPS; w++) square += shared.squares[w];
             }
@@ -513,7 +479,7 @@ struct Decoder {
 #pragma unroll 1
             for (int segment = 0; segment < Down::SEGMENTS; segment++) {
                 const uint2* from = operand + segment * STEPS * 4 + me.t;
-                const char* stage = ring.wait();
+                const char* stage = ring.wait() + me.warp * (STEPS * 64) * pairs;
 #pragma unroll
                 for (int s = 0; s < STEPS; s++) {
                     const bool is_real = Down::WARP_STEPS == Down::SEGMENTS * STEPS || segment * STEPS + s < Down::WARP_STEPS;
@@ -524,7 +490,7 @@ struct Decoder {
             }
             leave_sums(me, tile, c);
         }
-        __syncthreads();
+        meet_workers();
     }
 
     // Logits of the action rows to the host; the best (ties to the lowest row) is the next step's token.
@@ -541,7 +507,7 @@ struct Decoder {
         const u32 warp_best = __reduce_max_sync(~0u, order);
         const u32 warp_row = __reduce_min_sync(~0u, order == warp_best ? me.thread : ACTION_ROWS);
         if (me.lane == 0) shared.best[me.warp] = warp_best, shared.best_row[me.warp] = warp_row;
-        __syncthreads();
+        meet_workers();
         const u32 other = shared.best[me.lane % WARPS], best = __reduce_max_sync(~0u, other);
         row = 1 + __reduce_min_sync(~0u, other == best ? shared.best_row[me.lane % WARPS] : ACTION_ROWS);
         if (blockIdx.x == 0) {
@@ -624,26 +590,38 @@ struct Decoder {
     }
 };
 
-extern "C" __device__ const u64 SHARED_BYTES = WARPS * SLOTS * STAGE_BYTES + sizeof(Shared);
+extern "C" __device__ const u64 SHARED_BYTES = RING_SLOTS * FedRing::BYTES + sizeof(Shared);
+extern "C" __device__ const u64 BLOCK_THREADS = THREADS + 32;
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1) decode(const __grid_constant__ Arguments p) {
+extern "C" __global__ void __launch_bounds__(THREADS + 32, 1) decode(const __grid_constant__ Arguments p) {
     extern __shared__ __align__(128) char memory[];
     const Command* command = p.command;
     const int n_steps = command->n_steps;
     if (command->is_void || command->is_aborted || n_steps == 0) return;
 
-    Shared& shared = *reinterpret_cast<Shared*>(memory + WARPS * SLOTS * STAGE_BYTES);
-    const int first_rank = command->n_context + command->n_tokens, warp = threadIdx.x / 32;
+    Shared& shared = *reinterpret_cast<Shared*>(memory + RING_SLOTS * FedRing::BYTES);
+    const int first_rank = command->n_context + command->n_tokens;
     const int n_chunks = min((first_rank + MAX_STEPS + CHUNK - 1) / CHUNK, CHUNKS);
-    if (threadIdx.x == 0) shared.program.fill(n_chunks);
+    FedRing ring(memory, shared.barriers);
+    if (threadIdx.x == 0) {
+        ring.init();
+        shared.program.fill(n_chunks);
+        shared.stop = 0;
+    }
     __syncthreads();
-    DecodeRing ring(memory + warp * SLOTS * STAGE_BYTES, shared.barriers[warp], shared.program, p, n_steps);
+    if (threadIdx.x >= THREADS) {
+        Cursor cursor{shared.program, p, n_steps};
+        ring.feed([&](const char*& from, u32& bytes) { return cursor.take(from, bytes); }, shared.stop);
+        return;
+    }
 
     Decoder decoder{p, shared, ring, p.words, command->abort_ns, 0, 0, command->epoch, first_rank, n_chunks};
     decoder.row = decoder.buffer = 0;
     bool is_stopped = false;
 #pragma unroll 1
     for (decoder.step = 0; decoder.step < n_steps && !is_stopped; decoder.step++) is_stopped = !decoder.run_step();
-    decoder.ring.drain();
-    if (is_stopped && blockIdx.x == 0 && threadIdx.x == 0) p.result->is_aborted = p.command->is_aborted = 1;
+    if (is_stopped) {
+        shared.stop = 1;
+        if (blockIdx.x == 0 && threadIdx.x == 0) p.result->is_aborted = p.command->is_aborted = 1;
+    }
 }

@@ -2,6 +2,9 @@
 #pragma once
 #include "geometry.cuh"
 
+#ifndef THROTTLE
+#define THROTTLE 2
+#endif
 #ifndef RING_SLOTS
 #define RING_SLOTS SLOTS
 #endif
@@ -122,6 +125,9 @@ __device__ __forceinline__ void take_operand(const u64* words, u32 tag, int warp
 #pragma unroll
                 for (int i = 0; i < N_SQUARES; i++) wrong |= u32(square[i] >> 32) ^ tag;
             }
+#ifdef BACKOFF
+            if (wrong) __nanosleep(BACKOFF);
+#endif
             dog.spin();
         } while (wrong);
     }
@@ -151,14 +157,13 @@ struct Place {
     }
 };
 
-// Where rank r of a split and dimension d lie in the split's fragments (bytes from the split's start):
-// [warp][keys, values][KV_FRAGMENTS][32 lanes] 16 bytes. Keys are the row operand (rank x dimension), values
+// Where rank r of a split and dimension d lie in the split's fragments (bytes from the split's start): all keys,
+// then all values, each [8 * KV_FRAGMENTS][32 lanes] 16 bytes. Keys are the row operand (rank x dimension), values
 // the transposed one (dimension x rank).
 __device__ __forceinline__ int fragment_element(int fragment, int row, int column, bool is_value) {
     int lane = (row % 8) * 4 + (column % 8) / 2;
     int reg = (column / 8) * 2 + row / 8;
-    return (fragment / KV_FRAGMENTS) * KV_STAGE_BYTES + (is_value ? KV_STAGE_BYTES / 2 : 0) +
-           (fragment % KV_FRAGMENTS) * 512 + lane * 16 + reg * 4 + (column % 2) * 2;
+    return (is_value ? CHUNK * HEAD_DIM * 2 : 0) + fragment * 512 + lane * 16 + reg * 4 + (column % 2) * 2;
 }
 __device__ __forceinline__ int key_offset(int r, int d) {
     return fragment_element(r / 16 * (HEAD_DIM / 16) + d / 16, r % 16, d % 16, false);
@@ -182,7 +187,7 @@ struct Stage {
 // The block's stages of a layer, then those of the other matrix (head or patch embedding); filled in at the start.
 template <class Other>
 struct Program {
-    static constexpr int MOST = Qkv::STAGES + KV_UNITS + Output::STAGES + GateUp::STAGES + Down::STAGES + Other::STAGES;
+    static constexpr int MOST = Qkv::STAGES + 2 * KV_UNITS + Output::STAGES + GateUp::STAGES + Down::STAGES + Other::STAGES;
     Stage stages[MOST];
     int n_layer, n_all, ranked_at;    // stages of a layer, of both; the first that reads `ranked`
 
@@ -202,7 +207,9 @@ struct Program {
         add<Qkv>(n, offset);
         ranked_at = n;
         for (int unit = blockIdx.x; unit / KV_HEADS < n_chunks; unit += GRID) {
-            stages[n++] = {split_offset(0, unit / KV_HEADS, unit % KV_HEADS), KV_STAGE_BYTES, 1};
+            const u64 split = split_offset(0, unit / KV_HEADS, unit % KV_HEADS);
+            stages[n++] = {split, KV_STAGE_BYTES, 1};
+            stages[n++] = {split + SPLIT_BYTES / 2, KV_STAGE_BYTES, 1};
         }
         add<Output>(n, offset);
         add<GateUp>(n, offset);
@@ -214,35 +221,32 @@ struct Program {
     }
 };
 
-// One warp's ring of its shares. Lane 0 asks for the next whenever one is released, so that device memory stays
-// busy through every wait for other blocks. sm_90: bulk copies; before: 16-byte asynchronous copies.
-struct Ring {
-    char* slots;              // [RING_SLOTS][STAGE_BYTES], the warp's own
-    u32 barriers;             // shared address of [RING_SLOTS] mbarriers
-    u32 head = 0, tail = 0;   // shares asked for and taken
-    u64 policy;               // weights pass through L2 without driving out what is used again, code included
-
-    __device__ __forceinline__ Ring(char* slots_, u64* barriers_) : slots(slots_) {
-        asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-        barriers = u32(__cvta_generic_to_shared(barriers_));
-        if (threadIdx.x % 32 == 0) {
-            for (int s = 0; s < RING_SLOTS; s++) {
-#if __CUDA_ARCH__ >= 900
-                asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barriers + 8 * s) : "memory");
-#else
-                asm volatile("mbarrier.init.shared.b64 [%0], 32;" ::"r"(barriers + 8 * s) : "memory");
-#endif
-            }
-#if __CUDA_ARCH__ >= 900
-            asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-#endif
-        }
-        __syncwarp();
+// Stages on their way to shared memory, as mbarriers tell. sm_90: bulk copies; before: 16-byte asynchronous ones.
+struct Copies {
+    static __device__ __forceinline__ u64 policy() {
+        u64 p;   // weights pass through L2 without driving out what is used again, code included
+        asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(p));
+        return p;
     }
 
-    __device__ __forceinline__ void ask(const char* from, u32 bytes) {
-        const u32 slot = head++ % RING_SLOTS, barrier = barriers + 8 * slot;
-        const u32 to = u32(__cvta_generic_to_shared(slots)) + slot * STAGE_BYTES;
+    // By one thread, for each barrier.
+    static __device__ __forceinline__ void init(u32 barrier, u32 count) {
+        asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
+    }
+    static __device__ __forceinline__ void publish_init() {
+#if __CUDA_ARCH__ >= 900
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#endif
+    }
+    // Arrivals that complete a copy: see `start`.
+#if __CUDA_ARCH__ >= 900
+    static constexpr u32 ARRIVALS = 1;
+#else
+    static constexpr u32 ARRIVALS = 32;
+#endif
+
+    // By a whole warp.
+    static __device__ __forceinline__ void start(u32 to, const char* from, u32 bytes, u32 barrier, u64 policy) {
 #if __CUDA_ARCH__ >= 900
         if (threadIdx.x % 32 == 0) {
             asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
@@ -252,7 +256,7 @@ struct Ring {
                 : "memory");
         }
 #else
-#pragma unroll 1
+#pragma unroll 4
         for (u32 i = threadIdx.x % 32 * 16; i < bytes; i += 512) {
             asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to + i), "l"(from + i), "l"(policy) : "memory");
         }
@@ -260,38 +264,130 @@ struct Ring {
 #endif
     }
 
-    // Brings a share to L2, before there is a place for it.
-    __device__ __forceinline__ void foresee(const char* from, u32 bytes) const {
+    static __device__ __forceinline__ bool is_past(u32 barrier, u32 parity) {
+        u32 ready;
 #if __CUDA_ARCH__ >= 900
-        if (threadIdx.x % 32 == 0) {
-            asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
-        }
+        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                     : "=r"(ready) : "r"(barrier), "r"(parity) : "memory");
+#else
+        asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                     : "=r"(ready) : "r"(barrier), "r"(parity) : "memory");
 #endif
+        return ready;
+    }
+    static __device__ __forceinline__ void wait(u32 barrier, u32 parity) {
+        Watchdog dog;
+        while (!is_past(barrier, parity)) dog.spin();
+    }
+};
+
+// One warp's ring of its shares: the warp asks for the next whenever it releases one, so that device memory stays
+// busy through every wait for other blocks.
+struct Ring {
+    char* slots;              // [RING_SLOTS][STAGE_BYTES], the warp's own
+    u32 barriers;             // shared address of [RING_SLOTS] mbarriers
+    u32 head = 0, tail = 0;   // shares asked for and taken
+    u64 policy;
+
+    __device__ __forceinline__ Ring(char* slots_, u64* barriers_) : slots(slots_), policy(Copies::policy()) {
+        barriers = u32(__cvta_generic_to_shared(barriers_));
+        if (threadIdx.x % 32 == 0) {
+            for (int s = 0; s < RING_SLOTS; s++) Copies::init(barriers + 8 * s, Copies::ARRIVALS);
+            Copies::publish_init();
+        }
+        __syncwarp();
+    }
+
+    __device__ __forceinline__ void ask(const char* from, u32 bytes) {
+        const u32 slot = head++ % RING_SLOTS;
+        Copies::start(u32(__cvta_generic_to_shared(slots)) + slot * STAGE_BYTES, from, bytes, barriers + 8 * slot, policy);
     }
 
     // The oldest share asked for, once it is there.
     __device__ __forceinline__ char* wait() const {
-        const u32 slot = tail % RING_SLOTS, parity = tail / RING_SLOTS & 1;
-        u32 ready;
-        Watchdog dog;
-        while (true) {
-#if __CUDA_ARCH__ >= 900
-            asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-                         : "=r"(ready) : "r"(barriers + 8 * slot), "r"(parity) : "memory");
-#else
-            asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-                         : "=r"(ready) : "r"(barriers + 8 * slot), "r"(parity) : "memory");
-#endif
-            if (ready) return slots + slot * STAGE_BYTES;
-            dog.spin();
-        }
+        const u32 slot = tail % RING_SLOTS;
+        Copies::wait(barriers + 8 * slot, tail / RING_SLOTS & 1);
+        return slots + slot * STAGE_BYTES;
+    }
+    __device__ __forceinline__ char* wait_second() const {
+        const u32 second = tail + 1;
+        Copies::wait(barriers + 8 * (second % RING_SLOTS), second / RING_SLOTS & 1);
+        return slots + second % RING_SLOTS * STAGE_BYTES;
     }
 
     // Copies in flight must land before the block ends.
     __device__ __forceinline__ void drain() {
-        while (tail != head) {
-            wait();
-            tail++;
+        for (; tail != head; tail++) wait();
+    }
+};
+
+// The block's ring of whole stages, fed by a ninth warp: the others only say that they have read one.
+struct FedRing {
+    static constexpr u32 BYTES = WARPS * STAGE_BYTES;
+    char* slots;              // [RING_SLOTS][BYTES]
+    u32 full;                 // shared address of [RING_SLOTS] mbarriers; those for `empty` follow
+    u32 slot = 0, parity = 0; // of the next stage
+
+    __device__ __forceinline__ FedRing(char* slots_, u64* barriers) : slots(slots_) {
+        full = u32(__cvta_generic_to_shared(barriers));
+    }
+    // By one thread, before the block meets.
+    __device__ __forceinline__ void init() const {
+        for (int s = 0; s < RING_SLOTS; s++) {
+            Copies::init(full + 8 * s, Copies::ARRIVALS);
+            Copies::init(full + 8 * (RING_SLOTS + s), WARPS);
+        }
+        Copies::publish_init();
+    }
+    __device__ __forceinline__ void step() {
+        if (++slot == RING_SLOTS) slot = 0, parity ^= 1;
+    }
+
+    // The next stage, once it is there; and the one after it.
+    __device__ __forceinline__ char* wait() const {
+        Copies::wait(full + 8 * slot, parity);
+        return slots + slot * BYTES;
+    }
+    __device__ __forceinline__ char* wait_second() const {
+        const bool is_last = slot + 1 == RING_SLOTS;
+        const u32 second = is_last ? 0 : slot + 1;
+        Copies::wait(full + 8 * second, is_last ? parity ^ 1 : parity);
+        return slots + second * BYTES;
+    }
+    // This warp has read it.
+    __device__ __forceinline__ void release() {
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) {
+            asm volatile("{ .reg .b64 s; mbarrier.arrive.shared.b64 s, [%0]; }" ::"r"(full + 8 * (RING_SLOTS + slot)) : "memory");
+        }
+        step();
+    }
+
+    // The ninth warp: `take(from, bytes)` names the stages one after another, false at the end; `stop` ends it early.
+    template <class Take>
+    __device__ __forceinline__ void feed(Take take, const volatile int& stop) {
+        const u64 policy = Copies::policy();
+        const char* from;
+        u32 bytes, n_started = 0;
+        bool is_stopped = false;
+#pragma unroll 1
+        while (take(from, bytes)) {
+            while (!Copies::is_past(full + 8 * (RING_SLOTS + slot), parity ^ 1) && !is_stopped) is_stopped = __any_sync(~0u, stop);
+            if (__any_sync(~0u, is_stopped)) break;
+            // Few copies in flight keep memory as busy as many, and leave its queues to the blocks' exchanges.
+            if (n_started >= THROTTLE) {
+                const u32 earlier = n_started - THROTTLE;
+                Copies::wait(full + 8 * (earlier % RING_SLOTS), earlier / RING_SLOTS & 1);
+            }
+            Copies::start(u32(__cvta_generic_to_shared(slots)) + slot * BYTES, from, bytes, full + 8 * slot, policy);
+            step();
+            n_started++;
+        }
+        // Copies in flight must land before the block ends.
+#pragma unroll 1
+        for (u32 i = min(n_started, u32(RING_SLOTS)); i > 0; i--) {
+            if (slot-- == 0) slot = RING_SLOTS - 1, parity ^= 1;
+            Copies::wait(full + 8 * slot, parity);
         }
     }
 };

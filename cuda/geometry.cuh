@@ -19,7 +19,7 @@ using u32 = uint32_t;
 using u64 = uint64_t;
 
 constexpr int WARPS = 8;
-constexpr int THREADS = 32 * WARPS;
+constexpr int THREADS = 32 * WARPS;             // that compute; decoding has a ninth warp that feeds the ring
 constexpr int FRAME_TOKENS = 32;
 constexpr int MAX_STEPS = 8;
 constexpr int ACTION_ROWS = 256;
@@ -34,14 +34,23 @@ constexpr int HALF_DIM = HEAD_DIM / 2;
 
 constexpr int CHUNK = 64;                                      // ranks of one attention split
 constexpr int CHUNKS = (N_SLOTS + CHUNK - 1) / CHUNK;          // splits of one KV head
-constexpr int KV_STAGE_BYTES = CHUNK * HEAD_DIM * 4 / WARPS;   // one warp's share of a split: keys, then values
-constexpr int KV_FRAGMENTS = HEAD_DIM / 32;                    // fragments of keys (and of values) in that share
+constexpr int KV_FRAGMENTS = HEAD_DIM / 32;                    // one warp's share of a split's keys, and of its values
+constexpr int KV_STAGE_BYTES = KV_FRAGMENTS * 512;
 
 
 __host__ __device__ constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
 __host__ __device__ constexpr int min_of(int a, int b) { return a < b ? a : b; }
 __host__ __device__ constexpr int max_of(int a, int b) { return a > b ? a : b; }
 __host__ __device__ constexpr int even(int n) { return n + n % 2; }
+
+// The fewest pieces of at most `most` that n falls into, alike if twice as many pieces allow it.
+__host__ __device__ constexpr int pieces(int n, int most) {
+    const int fewest = ceil_div(n, most);
+    for (int p = fewest; p <= 2 * fewest; p++) {
+        if (n % p == 0) return p;
+    }
+    return fewest;
+}
 
 // One projection's tiling. EVEN: neighbouring pairs of a block are packed in one word, so their count is even.
 // LIKE: a warp's k-steps are cut into stages as for tiles of 8 pairs, so that all matrices with that K are read
@@ -57,7 +66,7 @@ struct Matrix {
     static constexpr int WIDEST = LIKE ? 8 : min_of(BLOCK_PAIRS, 8);
     static constexpr int K_STEPS = K / 16;
     static constexpr int WARP_STEPS = ceil_div(K_STEPS, WARPS);
-    static constexpr int SEGMENTS = ceil_div(WARP_STEPS * WIDEST * 64, STAGE_BYTES);
+    static constexpr int SEGMENTS = pieces(WARP_STEPS, STAGE_BYTES / (WIDEST * 64));
     static constexpr int SEGMENT_STEPS = ceil_div(WARP_STEPS, SEGMENTS);
     static constexpr int STAGES = TILES * SEGMENTS;
     static constexpr size_t BYTES =

@@ -10,7 +10,7 @@
 // Attention: causal within the block, over all ranks before it. A split of 64 ranks belongs to one block, each
 //   warp takes some of the group's queries, and splits are combined in a fixed order.
 #define READ_ANEW
-#define RING_SLOTS (SLOTS - 1)   // the rest of shared memory holds sums
+#define RING_SLOTS (SLOTS - 2)   // the rest of shared memory holds sums
 #include "device.cuh"
 #include "workspace.cuh"
 
@@ -36,7 +36,7 @@ struct PrefillRing : Ring {
     }
 
     __device__ __forceinline__ bool is_new(const Stage& stage) const {
-        const int chunk = (blockIdx.x + (next - program.ranked_at) * GRID) / KV_HEADS;
+        const int chunk = (blockIdx.x + (next - program.ranked_at) / 2 * GRID) / KV_HEADS;
         return stage.is_ranked && (chunk + 1) * CHUNK > n_context;
     }
 
@@ -67,7 +67,7 @@ struct PrefillRing : Ring {
 struct Shared {
     Program<Vision> program;
     u64 barriers[WARPS][RING_SLOTS];
-    float sums[2][WARPS][16][SUM_STRIDE];   // of the tile in hand, and of the one before
+    alignas(16) float sums[2][WARPS][16][SUM_STRIDE];   // of the tile in hand, and of the one before
     float parts[WARPS][FRAME_TOKENS];
     float scale[FRAME_TOKENS];
 };
@@ -319,9 +319,10 @@ struct Prefiller {
                 q[n][2 * s + 1][1] = v.w;
             }
         }
-        const char* stage = ring.wait();
+        const char *keys = ring.wait(), *values = ring.wait_second();
         __syncthreads();   // every warp reads every warp's share
-        const char* split = stage - me.warp * (RING_SLOTS * STAGE_BYTES);
+        keys -= me.warp * (RING_SLOTS * STAGE_BYTES);
+        values -= me.warp * (RING_SLOTS * STAGE_BYTES);
 
         float s[CHUNK / 16][QUERY_TILES][4] = {};
 #pragma unroll
@@ -329,7 +330,7 @@ struct Prefiller {
 #pragma unroll
             for (int k = 0; k < STEPS; k++) {
                 const int fragment = m * STEPS + k;
-                const uint4 a = load_fragment(split + fragment / KV_FRAGMENTS * (RING_SLOTS * STAGE_BYTES), 512,
+                const uint4 a = load_fragment(keys + fragment / KV_FRAGMENTS * (RING_SLOTS * STAGE_BYTES), 512,
                                               fragment % KV_FRAGMENTS, me.lane, 8);
 #pragma unroll
                 for (int n = 0; n < QUERY_TILES; n++) mma(s[m][n], a, q[n][k][0], q[n][k][1]);
@@ -387,7 +388,7 @@ struct Prefiller {
 #pragma unroll
             for (int m = 0; m < CHUNK / 16; m++) {
                 const int fragment = tile * (CHUNK / 16) + m;
-                const uint4 a = load_fragment(split + fragment / KV_FRAGMENTS * (RING_SLOTS * STAGE_BYTES) + KV_STAGE_BYTES / 2,
+                const uint4 a = load_fragment(values + fragment / KV_FRAGMENTS * (RING_SLOTS * STAGE_BYTES),
                                               512, fragment % KV_FRAGMENTS, me.lane, 8);
 #pragma unroll
                 for (int n = 0; n < QUERY_TILES; n++) mma(o[n], a, w[m][n][0], w[m][n][1]);
@@ -403,7 +404,8 @@ struct Prefiller {
                 to[HALF_DIM] = pack(o[n][1], o[n][3]);
             }
         }
-        __syncthreads();   // nobody reads this share any more
+        __syncthreads();   // nobody reads these shares any more
+        ring.release();
         ring.release();
     }
 
@@ -622,6 +624,8 @@ struct Prefiller {
 };
 
 extern "C" __device__ const u64 SHARED_BYTES = WARPS * RING_SLOTS * STAGE_BYTES + sizeof(Shared);
+
+extern "C" __device__ const u64 BLOCK_THREADS = THREADS;
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) prefill(const __grid_constant__ Arguments p) {
     extern __shared__ __align__(128) char memory[];

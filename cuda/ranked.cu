@@ -62,9 +62,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) rank_context(const __grid_
     uint4* split = reinterpret_cast<uint4*>(p.ranked + split_offset(layer, chunk, kv_head));
 #pragma unroll 4
     for (int i = thread; i < int(SPLIT_BYTES) / 16; i += THREADS) {
-        const int share = i / (KV_STAGE_BYTES / 16), rest = i % (KV_STAGE_BYTES / 16);
-        const bool is_value = rest >= KV_STAGE_BYTES / 32;
-        const int fragment = share * KV_FRAGMENTS + rest % (KV_STAGE_BYTES / 32) / 32, g = i % 32 / 4, t = i % 4;
+        const bool is_value = i >= int(SPLIT_BYTES) / 32;
+        const int fragment = i % (int(SPLIT_BYTES) / 32) / 32, g = i % 32 / 4, t = i % 4;
         u32 out[4];
 #pragma unroll
         for (int reg = 0; reg < 4; reg++) {

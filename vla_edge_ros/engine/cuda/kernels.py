@@ -110,11 +110,14 @@ class Kernels:
         return int(address)
 
     def _persistent(self, name: str, grid: int) -> Launch:
-        shared = int(self._device.download(np.empty(1, np.uint64), self._global(name, b"SHARED_BYTES"))[0])
+        shared, threads = (
+            int(self._device.download(np.empty(1, np.uint64), self._global(name, constant))[0])
+            for constant in (b"SHARED_BYTES", b"BLOCK_THREADS")
+        )
         function = self.function(name, name.encode())
         attribute = self._driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         check(self._driver.cuFuncSetAttribute(function, attribute, shared))
-        return Launch(function, (grid, 1), 256, shared, is_cooperative=True)
+        return Launch(function, (grid, 1), threads, shared, is_cooperative=True)
 
     def pack(self, name: str, source: int, packed: int, stream) -> None:
         """Pack the float32 matrix at `source` into `packed`, one of the first six names of SIZE_NAMES."""

@@ -10,7 +10,7 @@ WARPS = 8
 CHUNK = 64
 """Ranks of one attention split."""
 
-_RINGS = ((220_000, 6144, 4), (150_000, 4096, 4), (90_000, 4096, 2))
+_RINGS = ((220_000, 3072, 8), (160_000, 3072, 5), (99_000, 2048, 4))
 """Shared memory a block may ask for, and the weight ring that fits beside the rest: stage bytes, stages a warp."""
 
 
