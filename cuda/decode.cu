@@ -6,12 +6,21 @@
 // Bound by: device memory. A step reads every weight and every valid key and value once. The weight ring runs
 //   ahead through the six exchanges of a layer (QKV, split attention, combination, output, gate/up, down), so
 //   their latency costs nothing as long as they take less time than the ring takes to fill.
-// Order of summation: k-steps within a warp (even and odd apart), then warps 0..7; splits of 64 ranks at fixed
+// Order of summation: k-steps within a warp (every fourth together), then warps 0..7; splits of 64 ranks at fixed
 //   ranks, combined in a fixed tree. A token is column 0 of an n = 8 product, so several tokens in the other
 //   columns would give the same bits; rows are independent, so any grid does.
 #define READ_ANEW
 #include "device.cuh"
 #include "workspace.cuh"
+
+// Copies in flight in a block. Few delay the blocks' exchanges least: their words wait in the same queues. While
+// the long projections are read there is little to exchange, and memory is kept as busy as it can be.
+#ifndef STREAM_COPIES
+#define STREAM_COPIES 2
+#endif
+#ifndef EXCHANGE_COPIES
+#define EXCHANGE_COPIES 1
+#endif
 
 // The block's stages in the order of reading: for each step the layers, then the head.
 struct Cursor {
@@ -46,7 +55,7 @@ constexpr int MOST_TILES = max_of(max_of(Qkv::TILES, GateUp::TILES), max_of(Outp
 struct Shared {
     Program<Head> program;
     u64 barriers[2 * RING_SLOTS];
-    volatile int stop;
+    volatile int in_flight, stop;
     alignas(16) float sums[2][16 * MOST_TILES][WARPS];  // of the projection in hand, and of the one before
     alignas(16) uint2 operand[WARPS][max_of(STEPS, Down::WARP_STEPS) * 4];
     alignas(16) float scores[KV_UNITS > 1 ? 2 : 1][2][CHUNK][8];
@@ -58,8 +67,23 @@ struct Shared {
 
 constexpr int N_SQUARES = ceil_div(GRID, 32);
 
-// 1 / RMS of the stream from the blocks' sums of squares, a warp's words; -1 if block 0 stopped the pass.
-__device__ __forceinline__ float scale_of(const u64 (&square)[N_SQUARES], int lane) {
+__device__ __forceinline__ void peek_squares(const u64* from, int lane, u64 (&square)[N_SQUARES]) {
+#pragma unroll
+    for (int i = 0; i < N_SQUARES; i++) square[i] = peek(from + min(i * 32 + lane, GRID - 1));
+}
+
+// 1 / RMS of the stream from the blocks' sums of squares, looked at once before; -1 if block 0 stopped the pass.
+__device__ __forceinline__ float take_scale(const u64* from, u32 tag, int lane, u64 (&square)[N_SQUARES]) {
+    Watchdog dog;
+    while (true) {
+        u32 wrong = 0;
+#pragma unroll
+        for (int i = 0; i < N_SQUARES; i++) wrong |= u32(square[i] >> 32) ^ tag;
+        if (wrong == 0) break;
+        peek_squares(from, lane, square);
+        dog.spin();
+    }
+    __syncwarp();
     float sum = 0;
 #pragma unroll
     for (int i = 0; i < N_SQUARES; i++) {
@@ -103,23 +127,24 @@ struct Decoder {
         const float4 a = at[0], b = at[1];
         return ((((((a.x + a.y) + a.z) + a.w) + b.x) + b.y) + b.z) + b.w;
     }
-    __device__ __forceinline__ void leave_sums(const Place& me, int tile, const float (&c)[2][4]) {
+    __device__ __forceinline__ void leave_sums(const Place& me, int tile, const float (&c)[4][4]) {
         if (me.t == 0) {
-            shared.sums[buffer][tile * 16 + me.g][me.warp] = c[0][0] + c[1][0];
-            shared.sums[buffer][tile * 16 + 8 + me.g][me.warp] = c[0][2] + c[1][2];
+            shared.sums[buffer][tile * 16 + me.g][me.warp] = (c[0][0] + c[1][0]) + (c[2][0] + c[3][0]);
+            shared.sums[buffer][tile * 16 + 8 + me.g][me.warp] = (c[0][2] + c[1][2]) + (c[2][2] + c[3][2]);
         }
     }
 
     // Products of the block's rows with an operand of HIDDEN rows: sums to shared.sums[buffer], 1 / RMS to
     // shared.scale[buffer]. The block has met when it returns.
-    __device__ __forceinline__ void project(const Projection& which, u32 its_tag) {
+    __device__ __forceinline__ void project(const Projection& which, u32 its_tag, bool is_long) {
         const Place me;
         buffer ^= 1;
         const bool takes_squares = me.warp == 0 && which.squares >= 0;
         u64 square[N_SQUARES];
+        if (takes_squares) peek_squares(words + which.squares, me.lane, square);
         uint2* operand = shared.operand[me.warp];
-        take_operand<Qkv>(words + which.operand, its_tag, me.warp, me.lane, operand,
-                          takes_squares ? words + which.squares : nullptr, square);
+        take_operand<Qkv>(words + which.operand, its_tag, me.warp, me.lane, operand);
+        if (is_long && me.thread == 0) shared.in_flight = STREAM_COPIES;
         // All eight columns hold the token.
         uint2 b[STEPS];
 #pragma unroll
@@ -127,21 +152,21 @@ struct Decoder {
 #pragma unroll 1
         for (int tile = 0; tile < which.tiles; tile++) {
             const int pairs = tile + 1 == which.tiles ? which.last_pairs : 8;
-            float c[2][4] = {};
+            float c[4][4] = {};
 #pragma unroll
             for (int segment = 0; segment < Qkv::SEGMENTS; segment++) {
                 const char* stage = ring.wait() + me.warp * (Qkv::SEGMENT_STEPS * 64) * pairs;
 #pragma unroll
                 for (int s = 0; s < Qkv::SEGMENT_STEPS; s++) {
                     const int k = segment * Qkv::SEGMENT_STEPS + s;
-                    if (k < STEPS) mma(c[k % 2], load_fragment(stage, pairs * 64, s, me.lane, pairs), b[k].x, b[k].y);
+                    if (k < STEPS) mma(c[k % 4], load_fragment(stage, pairs * 64, s, me.lane, pairs), b[k].x, b[k].y);
                 }
                 ring.release();
             }
             leave_sums(me, tile, c);
         }
         if (takes_squares) {
-            const float scale = scale_of(square, me.lane);
+            const float scale = take_scale(words + which.squares, its_tag, me.lane, square);
             if (me.lane == 0) shared.scale[buffer] = scale;
         }
         meet_workers();
@@ -469,13 +494,12 @@ struct Decoder {
         const Place me;
         buffer ^= 1;
         constexpr int STEPS = Down::SEGMENT_STEPS;
-        u64 none[1];
         uint2* operand = shared.operand[me.warp];
-        take_operand<Down>(words + Words::GATED, tag, me.warp, me.lane, operand, nullptr, none);
+        take_operand<Down>(words + Words::GATED, tag, me.warp, me.lane, operand);
 #pragma unroll 1
         for (int tile = 0; tile < Down::TILES; tile++) {
             const int pairs = Down::TILES == 1 ? Down::LAST_PAIRS : Down::tile_pairs(tile);
-            float c[2][4] = {};
+            float c[4][4] = {};
 #pragma unroll 1
             for (int segment = 0; segment < Down::SEGMENTS; segment++) {
                 const uint2* from = operand + segment * STEPS * 4 + me.t;
@@ -484,12 +508,13 @@ struct Decoder {
                 for (int s = 0; s < STEPS; s++) {
                     const bool is_real = Down::WARP_STEPS == Down::SEGMENTS * STEPS || segment * STEPS + s < Down::WARP_STEPS;
                     const uint2 b = is_real ? from[s * 4] : make_uint2(0, 0);
-                    mma(c[s % 2], load_fragment(stage, pairs * 64, s, me.lane, pairs), b.x, b.y);
+                    mma(c[s % 4], load_fragment(stage, pairs * 64, s, me.lane, pairs), b.x, b.y);
                 }
                 ring.release();
             }
             leave_sums(me, tile, c);
         }
+        if (me.thread == 0) shared.in_flight = EXCHANGE_COPIES;
         meet_workers();
     }
 
@@ -562,7 +587,7 @@ struct Decoder {
                     constants.x = weight.x;
                     constants.y = weight.y;
                 }
-                project(which, its_tag);
+                project(which, its_tag, phase == 2);
                 const float scale = shared.scale[buffer];
                 if (phase == 0) {
                     if (scale < 0) return false;
@@ -607,11 +632,12 @@ extern "C" __global__ void __launch_bounds__(THREADS + 32, 1) decode(const __gri
         ring.init();
         shared.program.fill(n_chunks);
         shared.stop = 0;
+        shared.in_flight = STREAM_COPIES;
     }
     __syncthreads();
     if (threadIdx.x >= THREADS) {
         Cursor cursor{shared.program, p, n_steps};
-        ring.feed([&](const char*& from, u32& bytes) { return cursor.take(from, bytes); }, shared.stop);
+        ring.feed([&](const char*& from, u32& bytes) { return cursor.take(from, bytes); }, shared.in_flight, shared.stop);
         return;
     }
 

@@ -2,9 +2,6 @@
 #pragma once
 #include "geometry.cuh"
 
-#ifndef THROTTLE
-#define THROTTLE 2
-#endif
 #ifndef RING_SLOTS
 #define RING_SLOTS SLOTS
 #endif
@@ -93,43 +90,31 @@ __device__ __forceinline__ u32 take(const u64* at, u32 tag) {
     return u32(v);
 }
 
-// The warp's part of a one-token operand, from tagged words to shared memory: [k-step][t] both halves. `squares`
-// (or null) are taken along by lanes of one warp. All words are asked for at once, those not yet there again.
-template <class M, int N_SQUARES>
-__device__ __forceinline__ void take_operand(const u64* words, u32 tag, int warp, int lane, uint2* to, const u64* squares,
-                                             u64 (&square)[N_SQUARES]) {
+// The warp's part of a one-token operand, from tagged words to shared memory: [k-step][t] both halves. All words
+// are asked for at once, those not yet there again.
+template <class M>
+__device__ __forceinline__ void take_operand(const u64* words, u32 tag, int warp, int lane, uint2* to) {
     constexpr int N = ceil_div(M::WARP_STEPS * 4, 32);
     constexpr bool EXACT = M::K_STEPS == WARPS * M::WARP_STEPS;
     const int n_real = EXACT ? M::WARP_STEPS * 4 : max(0, min(M::WARP_STEPS, M::K_STEPS - warp * M::WARP_STEPS)) * 4;
     const u64* from = words + size_t(warp) * M::WARP_STEPS * 8;
     ulonglong2 v[N];
     if (EXACT || n_real > 0) {
-        u32 wrong;
+        bool is_whole;
         Watchdog dog;
 #pragma unroll
         for (int i = 0; i < N; i++) v[i] = peek2(from + min(i * 32 + lane, n_real - 1) * 2);
         do {
-            if (squares) {
-#pragma unroll
-                for (int i = 0; i < N_SQUARES; i++) square[i] = peek(squares + min(i * 32 + lane, GRID - 1));
-            }
-            wrong = 0;
+            is_whole = true;
 #pragma unroll
             for (int i = 0; i < N; i++) {
                 if (!has_tag(v[i].x, tag) || !has_tag(v[i].y, tag)) {
-                    wrong = 1;
+                    is_whole = false;
                     v[i] = peek2(from + min(i * 32 + lane, n_real - 1) * 2);
                 }
             }
-            if (squares) {
-#pragma unroll
-                for (int i = 0; i < N_SQUARES; i++) wrong |= u32(square[i] >> 32) ^ tag;
-            }
-#ifdef BACKOFF
-            if (wrong) __nanosleep(BACKOFF);
-#endif
             dog.spin();
-        } while (wrong);
+        } while (!is_whole);
     }
     __syncwarp();   // everyone has read what lay here before
 #pragma unroll
@@ -363,9 +348,10 @@ struct FedRing {
         step();
     }
 
-    // The ninth warp: `take(from, bytes)` names the stages one after another, false at the end; `stop` ends it early.
+    // The ninth warp: `take(from, bytes)` names the stages one after another, false at the end; `in_flight` copies at
+    // most are under way, and `stop` ends it early.
     template <class Take>
-    __device__ __forceinline__ void feed(Take take, const volatile int& stop) {
+    __device__ __forceinline__ void feed(Take take, const volatile int& in_flight, const volatile int& stop) {
         const u64 policy = Copies::policy();
         const char* from;
         u32 bytes, n_started = 0;
@@ -374,9 +360,9 @@ struct FedRing {
         while (take(from, bytes)) {
             while (!Copies::is_past(full + 8 * (RING_SLOTS + slot), parity ^ 1) && !is_stopped) is_stopped = __any_sync(~0u, stop);
             if (__any_sync(~0u, is_stopped)) break;
-            // Few copies in flight keep memory as busy as many, and leave its queues to the blocks' exchanges.
-            if (n_started >= THROTTLE) {
-                const u32 earlier = n_started - THROTTLE;
+            const u32 most = in_flight;
+            if (n_started >= most) {
+                const u32 earlier = n_started - most;
                 Copies::wait(full + 8 * (earlier % RING_SLOTS), earlier / RING_SLOTS & 1);
             }
             Copies::start(u32(__cvta_generic_to_shared(slots)) + slot * BYTES, from, bytes, full + 8 * slot, policy);
