@@ -1,8 +1,13 @@
 """Fixtures shared by all tests."""
 
+import os
+import random
+import sys
 from pathlib import Path
 
 import pytest
+
+from vla_edge_ros.share import use_large_image_profile
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -14,3 +19,20 @@ def shared() -> Path:
     if not folder.is_dir():
         pytest.skip("the folder ../shared with real recordings is not beside this checkout")
     return folder
+
+
+@pytest.fixture(scope="module")
+def ros_environment():
+    """An environment with a ROS domain of its own on this computer, for this process and its children."""
+    changes = {
+        "AMENT_PREFIX_PATH": os.environ.get("AMENT_PREFIX_PATH") or sys.prefix,
+        "RMW_IMPLEMENTATION": "rmw_fastrtps_cpp",
+        "ROS_DOMAIN_ID": str(random.randint(1, 100)),
+        "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST",
+    }
+    use_large_image_profile(changes)
+    before = {name: os.environ.get(name) for name in changes}
+    os.environ.update(changes)
+    yield {**os.environ, "PYTHONPATH": str(ROOT)}
+    for name, value in before.items():
+        os.environ.pop(name) if value is None else os.environ.update({name: value})

@@ -10,12 +10,13 @@ from typing import Protocol
 
 import numpy as np
 
+from vla_edge_ros.errors import UserError
 from vla_edge_ros.memory.slots import FRAME_TOKENS as FRAME_TOKENS
 from vla_edge_ros.memory.slots import MAX_ACTION_TOKENS as MAX_ACTION_TOKENS
 from vla_edge_ros.perception.frame import FrameMeta
 
 
-class EngineError(RuntimeError):
+class EngineError(UserError):
     """The engine cannot be configured or has failed for good; the message is one line for the user."""
 
 

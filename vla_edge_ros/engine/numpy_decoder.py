@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from vla_edge_ros.engine.model_config import ModelConfig
-from vla_edge_ros.engine.weights import WeightSource
+from vla_edge_ros.engine.model_config import ACTION_ROWS, ModelConfig
+from vla_edge_ros.engine.weights import EMBEDDING, HEAD, WeightSource
 
 Buffers = dict[str, tuple[int, ...]]
 
@@ -15,7 +15,8 @@ def weight_buffers(config: ModelConfig) -> Buffers:
     """Shapes of the decoder's weights as they are held: q, k and v in one matrix, gate and up in another."""
     layers, hidden = config.num_hidden_layers, config.hidden_size
     qkv = config.query_size + 2 * config.kv_size
-    return {
+    own_head = {} if config.tie_word_embeddings else {"head": (ACTION_ROWS, hidden)}
+    return own_head | {
         "embed": (config.vocab_size, hidden),
         "final_norm": (hidden,),
         "input_norm": (layers, hidden),
@@ -46,20 +47,21 @@ def work_buffers(config: ModelConfig, n_slots: int, max_tokens: int) -> Buffers:
         "values": (config.num_hidden_layers, n_slots, config.kv_size),
         "cosines": (n_slots, 1, half),
         "sines": (n_slots, 1, half),
-        "rotation": (2, n_slots * config.num_key_value_heads * half + max_tokens * config.query_size),
+        "rotation": (2, max(n_slots * config.kv_size, max_tokens * config.query_size) // 2),
         "states": (max_tokens, config.hidden_size),
         "normed": (max_tokens, config.hidden_size),
         "moments": (max_tokens, 1),
         "projected": (max_tokens, qkv),
         "queries": (config.num_attention_heads, max_tokens, config.head_dim),
         "scores": (config.num_attention_heads * max_tokens * n_slots,),
-        "score_rows": (2, config.num_attention_heads * max_tokens),
+        "score_rows": (config.num_attention_heads * max_tokens,),
         "heads": (config.num_attention_heads * max_tokens * config.head_dim,),
         "attended": (max_tokens, config.query_size),
         "residual": (max_tokens, config.hidden_size),
         "gate_up_states": (max_tokens, 2 * config.intermediate_size),
         "gate": (max_tokens, config.intermediate_size),
         "causal": (max_tokens, max_tokens),
+        "logits": (ACTION_ROWS,),
     }
 
 
@@ -70,6 +72,9 @@ class NumpyDecoder:
     Keys are cached before RoPE and rotated when they are read: `start` gathers the context once into scratch,
     in rank order, and every forward appends its own tokens there and to their slots of the cache.
 
+    weights: by the names of `weight_buffers`.
+    cached_keys, cached_values: (layer, slot, KV head x head size); NaN where nothing was written.
+    cosines, sines: (position, 1, head size / 2), what RoPE turns a pair by at each position.
     after_layer: called with (layer, states (T, hidden)) after every layer, for checks.
     """
 
@@ -77,24 +82,21 @@ class NumpyDecoder:
         self.config = config
         self.max_tokens = max_tokens
         self.after_layer: Callable[[int, np.ndarray], None] | None = None
-        self._weights = {name: np.empty(shape, np.float32) for name, shape in weight_buffers(config).items()}
+        self.weights = {name: np.empty(shape, np.float32) for name, shape in weight_buffers(config).items()}
         self._load(weights)
-        kv = {name: np.full(shape, np.nan, np.float32) for name, shape in kv_buffers(config, n_slots).items()}
-        self.cached_keys, self.cached_values = kv["cached_keys"], kv["cached_values"]
+        kv = kv_buffers(config, n_slots)
+        self.cached_keys = np.full(kv["cached_keys"], np.nan, np.float32)
+        self.cached_values = np.full(kv["cached_values"], np.nan, np.float32)
         shapes = work_buffers(config, n_slots, max_tokens)
         self._work = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
         self._work["causal"][:] = np.triu(np.full((max_tokens, max_tokens), -np.inf, np.float32), 1)
         exponents = np.arange(0, config.head_dim, 2) / config.head_dim
         angles = np.arange(n_slots)[:, None] * config.rope_theta**-exponents
-        self._work["cosines"][:, 0] = np.cos(angles)
-        self._work["sines"][:, 0] = np.sin(angles)
+        self.cosines, self.sines = self._work["cosines"], self._work["sines"]
+        self.cosines[:, 0] = np.cos(angles)
+        self.sines[:, 0] = np.sin(angles)
         self._slots = np.zeros(n_slots, np.intp)
         self._n_ranks = 0
-
-    @property
-    def embed(self) -> np.ndarray:
-        """(vocabulary, hidden): the embedding table, and the head."""
-        return self._weights["embed"]
 
     def start(self, context_slots: np.ndarray) -> None:
         """Begin a sequence whose first tokens are those of `context_slots` (n,), in rank order."""
@@ -103,17 +105,16 @@ class NumpyDecoder:
         slots[:] = context_slots
         for layer in range(self.config.num_hidden_layers):
             keys = self._work["keys"][layer, :n]
+            values = self._work["values"][layer, :n]
             np.take(self.cached_keys[layer], slots, axis=0, out=keys, mode="clip")
-            np.take(
-                self.cached_values[layer], slots, axis=0, out=self._work["values"][layer, :n], mode="clip"
-            )
+            np.take(self.cached_values[layer], slots, axis=0, out=values, mode="clip")
             self._rotate(keys, 0)
         self._n_ranks = n
 
     def embed_tokens(self, tokens: np.ndarray) -> np.ndarray:
         """Rows of the embedding table for `tokens` (T,), as input states (T, hidden) of `extend`."""
         states = self._work["states"][: len(tokens)]
-        return np.take(self.embed, tokens, axis=0, out=states, mode="clip")
+        return np.take(self.weights["embed"], tokens, axis=0, out=states, mode="clip")
 
     def extend(self, states: np.ndarray, slots: np.ndarray) -> np.ndarray:
         """Append T tokens to the sequence and to `slots` (T,); returns the normed final states (T, hidden).
@@ -128,7 +129,12 @@ class NumpyDecoder:
             self._mlp(layer, states)
             if self.after_layer is not None:
                 self.after_layer(layer, states)
-        return self._norm(states, self._weights["final_norm"])
+        return self._norm(states, self.weights["final_norm"])
+
+    def action_logits(self, normed: np.ndarray) -> np.ndarray:
+        """Logits (256,) of the action rows for one token's final state `normed` (hidden,); a view."""
+        head = self.weights.get("head", self.weights["embed"][self.config.first_action :])
+        return np.matmul(head, normed, out=self._work["logits"])
 
     def forget(self, slots: np.ndarray) -> None:
         """Fill `slots` with NaN, so that whoever reads them shows it."""
@@ -136,12 +142,13 @@ class NumpyDecoder:
         self.cached_values[:, slots] = np.nan
 
     def _attention(self, layer: int, states: np.ndarray, slots: np.ndarray, start: int) -> None:
+        """Grouped-query attention with its residual; token i of T stands at rank `start` + i."""
         config, work = self.config, self._work
         n_tokens, n_ranks = len(states), start + len(states)
         projected = work["projected"][:n_tokens]
-        normed = self._norm(states, self._weights["input_norm"][layer])
-        np.matmul(normed, self._weights["qkv"][layer].T, out=projected)
-        projected += self._weights["qkv_bias"][layer]
+        normed = self._norm(states, self.weights["input_norm"][layer])
+        np.matmul(normed, self.weights["qkv"][layer].T, out=projected)
+        projected += self.weights["qkv_bias"][layer]
         query = projected[:, : config.query_size]
         key = projected[:, config.query_size : config.query_size + config.kv_size]
         value = projected[:, config.query_size + config.kv_size :]
@@ -154,6 +161,14 @@ class NumpyDecoder:
         self._rotate(query, start)
         query *= np.float32(1 / math.sqrt(config.head_dim))
 
+        residual = work["residual"][:n_tokens]
+        np.matmul(self._attend(layer, query, start), self.weights["output"][layer].T, out=residual)
+        states += residual
+
+    def _attend(self, layer: int, query: np.ndarray, start: int) -> np.ndarray:
+        """Outputs of all heads (T, query size) for rotated and scaled queries of that shape."""
+        config, work = self.config, self._work
+        n_tokens, n_ranks = len(query), start + len(query)
         kv_heads, group = config.num_key_value_heads, config.num_attention_heads // config.num_key_value_heads
         by_head = (kv_heads, group * n_tokens, config.head_dim)
         queries = _view(work["queries"], (config.num_attention_heads, n_tokens, config.head_dim))
@@ -166,7 +181,7 @@ class NumpyDecoder:
         if n_tokens > 1:
             own = scores.reshape(kv_heads, group, n_tokens, n_ranks)[..., start:]
             own += work["causal"][:n_tokens, :n_tokens]
-        row = _view(work["score_rows"][0], (kv_heads, group * n_tokens, 1))
+        row = _view(work["score_rows"], (kv_heads, group * n_tokens, 1))
         np.maximum.reduce(scores, axis=2, out=row, keepdims=True)
         scores -= row
         np.exp(scores, out=scores)
@@ -177,16 +192,15 @@ class NumpyDecoder:
 
         attended = work["attended"][:n_tokens]
         by_token = heads.reshape(config.num_attention_heads, n_tokens, config.head_dim).transpose(1, 0, 2)
-        attended.reshape(n_tokens, config.num_attention_heads, config.head_dim)[:] = by_token
-        residual = work["residual"][:n_tokens]
-        np.matmul(attended, self._weights["output"][layer].T, out=residual)
-        states += residual
+        attended.reshape(by_token.shape)[:] = by_token
+        return attended
 
     def _mlp(self, layer: int, states: np.ndarray) -> None:
+        """SwiGLU with its residual: down(silu(gate) * up)."""
         n_tokens, mlp = len(states), self.config.intermediate_size
-        normed = self._norm(states, self._weights["mlp_norm"][layer])
+        normed = self._norm(states, self.weights["mlp_norm"][layer])
         both = self._work["gate_up_states"][:n_tokens]
-        np.matmul(normed, self._weights["gate_up"][layer].T, out=both)
+        np.matmul(normed, self.weights["gate_up"][layer].T, out=both)
         gate, up = both[:, :mlp], both[:, mlp:]
         activated = self._work["gate"][:n_tokens]
         np.negative(gate, out=activated)
@@ -195,7 +209,7 @@ class NumpyDecoder:
         np.divide(gate, activated, out=activated)
         activated *= up
         residual = self._work["residual"][:n_tokens]
-        np.matmul(activated, self._weights["down"][layer].T, out=residual)
+        np.matmul(activated, self.weights["down"][layer].T, out=residual)
         states += residual
 
     def _norm(self, states: np.ndarray, gain: np.ndarray) -> np.ndarray:
@@ -216,8 +230,7 @@ class NumpyDecoder:
         n, half = len(vectors), self.config.head_dim // 2
         pairs = vectors.reshape(n, vectors.shape[1] // self.config.head_dim, 2, half)
         first, second = pairs[:, :, 0], pairs[:, :, 1]
-        cosines = self._work["cosines"][start : start + n]
-        sines = self._work["sines"][start : start + n]
+        cosines, sines = self.cosines[start : start + n], self.sines[start : start + n]
         from_second = _view(self._work["rotation"][0], first.shape)
         from_first = _view(self._work["rotation"][1], first.shape)
         np.multiply(second, sines, out=from_second)
@@ -228,8 +241,10 @@ class NumpyDecoder:
         second += from_first
 
     def _load(self, weights: WeightSource) -> None:
-        config, held = self.config, self._weights
-        weights.read("model.embed_tokens.weight", held["embed"])
+        config, held = self.config, self.weights
+        weights.read(EMBEDDING, held["embed"])
+        if not config.tie_word_embeddings:
+            weights.read(HEAD, held["head"], first_row=config.first_action)
         weights.read("model.norm.weight", held["final_norm"])
         query, kv, mlp = config.query_size, config.kv_size, config.intermediate_size
         for layer in range(config.num_hidden_layers):

@@ -16,18 +16,22 @@ from vla_edge_ros.engine.interface import (
     EngineSpec,
     FrameWork,
     PromptWork,
-    StageTimes,
     WorkResult,
     WorkStatus,
 )
 from vla_edge_ros.engine.model_config import ModelConfig
 from vla_edge_ros.engine.numpy_decoder import NumpyDecoder, kv_buffers, weight_buffers, work_buffers
-from vla_edge_ros.engine.vision import FRAME_HEIGHT, FRAME_WIDTH, PATCH_SIZE, patches
-from vla_edge_ros.engine.weights import VISION_BIAS, VISION_WEIGHT, open_weights
+from vla_edge_ros.engine.vision import (
+    FRAME_HEIGHT,
+    FRAME_WIDTH,
+    PATCH_SIZE,
+    VISION_BIAS,
+    VISION_WEIGHT,
+    PatchEmbedding,
+    vision_shapes,
+)
+from vla_edge_ros.engine.weights import open_weights
 from vla_edge_ros.perception.frame import FrameMeta
-
-ACTION_ROWS = 256
-"""The last rows of the vocabulary are the actions; the row before them is the action-start token."""
 
 
 class FrameSource(Protocol):
@@ -36,16 +40,22 @@ class FrameSource(Protocol):
 
 
 class NumpyEngine:
-    """`Engine` in the calling process: `submit` computes before it returns, and `wait` hands the result out.
+    """`Engine` in the calling thread: `submit` computes before it returns, and `wait` hands the result out.
 
-    Use it for replay, tests and as the arithmetic inside an engine process; a control thread that must not
-    wait gives it a process of its own.
+    Use it for replay and tests, and as the arithmetic inside an engine process; a control thread that must
+    not wait gives it a process of its own. `submit` raises ValueError, with nothing computed, for slots or
+    tokens that do not exist.
+
+    decoder: the decoder, between `configure` and `close`; for checks of its cache and of its layers.
     """
 
     def __init__(self, spec: EngineSpec, frames: FrameSource):
         self._spec = spec
         self._frames = frames
-        self._decoder: NumpyDecoder | None = None
+        self.decoder: NumpyDecoder | None = None
+        self._vision: PatchEmbedding | None = None
+        self._pixels = np.zeros((FRAME_HEIGHT, FRAME_WIDTH, 3), np.uint8)
+        self._token = np.zeros(1, np.intp)
         self._result: WorkResult | None = None
         self._failure = ""
         self._thread_limit: threadpool_limits | None = None
@@ -53,29 +63,22 @@ class NumpyEngine:
     def configure(self) -> EngineInfo:
         spec = self._spec
         if not 1 <= spec.action_tokens <= MAX_ACTION_TOKENS:
-            raise EngineError(f"action_tokens is {spec.action_tokens}; wanted 1 to {MAX_ACTION_TOKENS}")
+            raise EngineError(f"action_tokens is {spec.action_tokens}: wanted 1 to {MAX_ACTION_TOKENS}")
+        if spec.n_slots < FRAME_TOKENS + MAX_ACTION_TOKENS:
+            least = FRAME_TOKENS + MAX_ACTION_TOKENS
+            raise EngineError(f"n_slots is {spec.n_slots}: one frame and its action tokens need {least}")
         config, weights = open_weights(spec.model, spec.seed)
         account = account_bytes(config, spec.n_slots)
-        total = sum(account.values())
-        if total > spec.budget_bytes:
-            parts = ", ".join(f"{name} {size / 1e6:.0f} MB" for name, size in account.items())
-            raise EngineError(
-                f"model {spec.model!r} with {spec.n_slots} slots needs {total / 1e6:.0f} MB ({parts}) and "
-                f"memory.budget_bytes is {spec.budget_bytes / 1e6:.0f} MB: raise it, or take fewer slots or a "
-                "smaller model"
-            )
+        _require_budget(spec, account)
         if spec.blas_threads > 0:
             self._thread_limit = threadpool_limits(spec.blas_threads, user_api="blas")
-        self._config = config
-        self._decoder = NumpyDecoder(config, weights, spec.n_slots, FRAME_TOKENS)
-        self._patch_weight = weights.read(
-            VISION_WEIGHT, np.empty((config.hidden_size, PATCH_SIZE), np.float32)
-        )
-        self._patch_bias = weights.read(VISION_BIAS, np.empty(config.hidden_size, np.float32))
-        self._pixels = np.zeros((FRAME_HEIGHT, FRAME_WIDTH, 3), np.uint8)
-        self._patches = np.zeros((FRAME_TOKENS, PATCH_SIZE), np.float32)
-        self._frame_states = np.zeros((FRAME_TOKENS, config.hidden_size), np.float32)
-        self._logits = np.zeros(ACTION_ROWS, np.float32)
+        self.decoder = NumpyDecoder(config, weights, spec.n_slots, FRAME_TOKENS)
+        vision = {
+            name: np.empty(shape, np.float32) for name, shape in vision_shapes(config.hidden_size).items()
+        }
+        for name, tensor in vision.items():
+            weights.read(name, tensor)
+        self._vision = PatchEmbedding(vision[VISION_WEIGHT], vision[VISION_BIAS])
         self._warm_up()
         return EngineInfo(
             backend="numpy",
@@ -83,130 +86,155 @@ class NumpyEngine:
             vocabulary_size=config.vocab_size,
             embedding_size=config.hidden_size,
             account_bytes=account,
+            notes=weights.notes,
         )
 
     def submit(self, work: PromptWork | FrameWork) -> None:
-        if self._decoder is None:
-            raise EngineError("the engine is not configured, or closed")
+        self._require_decoder()
         if self._result is not None:
             raise EngineBusy(
-                f"work {work.work_id} was submitted before work {self._result.work_id} was claimed"
+                f"work {work.work_id} was submitted before the result of {self._result.work_id} was claimed"
             )
-        started = time.monotonic_ns()
-        result = WorkResult(work.work_id, WorkStatus.DONE, started_ns=started)
+        self._check(work)
+        result = WorkResult(work.work_id, WorkStatus.DONE, started_ns=time.monotonic_ns())
+        if not self._failure:
+            with np.errstate(all="ignore"):
+                self._compute(work, result)
         if self._failure:
             result.status, result.error = WorkStatus.FAILED, self._failure
-        elif isinstance(work, PromptWork):
-            self._check_slots(work.slots, len(work.tokens), "prompt")
-            self._fill_prompt(work, result)
-        else:
-            self._check_slots(work.frame_slots, FRAME_TOKENS, "frame")
-            self._check_slots(work.action_slots, self._spec.action_tokens, "action")
-            self._check_slots(work.context_slots, len(work.context_slots), "context")
-            self._run_frame(work, result)
         result.finished_ns = time.monotonic_ns()
         self._result = result
 
     def wait(self, until_ns: int) -> WorkResult | None:
         """The result of the submitted work, at once: it is complete when `submit` returns."""
         result, self._result = self._result, None
+        if result is None and self._failure:
+            now = time.monotonic_ns()
+            return WorkResult(-1, WorkStatus.FAILED, self._failure, started_ns=now, finished_ns=now)
         return result
 
     def evict(self, slots: np.ndarray) -> None:
-        self._decoder.forget(slots)
+        """Fill `slots` with NaN: a pass that reads one of them fails instead of acting on it."""
+        self._require_decoder().forget(slots)
 
     def close(self) -> None:
-        self._decoder = None
+        self.decoder = self._vision = self._result = None
         if self._thread_limit is not None:
             self._thread_limit.restore_original_limits()
             self._thread_limit = None
 
-    def _fill_prompt(self, work: PromptWork, result: WorkResult) -> None:
-        decoder = self._decoder
-        with np.errstate(all="ignore"):
-            decoder.start(work.slots[:0])
-            for first in range(0, len(work.tokens), decoder.max_tokens):
-                chunk = slice(first, first + decoder.max_tokens)
-                decoder.extend(decoder.embed_tokens(work.tokens[chunk]), work.slots[chunk])
-        result.stages.prefill_ns = time.monotonic_ns() - result.started_ns
-
-    def _run_frame(self, work: FrameWork, result: WorkResult) -> None:
+    def _compute(self, work: PromptWork | FrameWork, result: WorkResult) -> None:
+        if isinstance(work, PromptWork):
+            self._fill_prompt(work)
+            result.stages.prefill_ns = time.monotonic_ns() - result.started_ns
+            return
         result.frame = self._frames.read_into(self._pixels)
         if result.frame is None:
             result.status = WorkStatus.NO_FRAME
             return
         result.stages.copy_ns = time.monotonic_ns() - result.started_ns
-        with np.errstate(all="ignore"):
-            self._pass(work, result)
-        if self._failure:
-            result.status, result.error = WorkStatus.FAILED, self._failure
+        self._run_pass(work, result)
 
-    def _pass(self, work: FrameWork, result: WorkResult) -> None:
-        decoder, stages, n_actions = self._decoder, result.stages, self._spec.action_tokens
+    def _fill_prompt(self, work: PromptWork) -> None:
+        decoder = self.decoder
+        decoder.start(work.slots[:0])
+        for first in range(0, len(work.tokens), decoder.max_tokens):
+            chunk = slice(first, first + decoder.max_tokens)
+            decoder.extend(decoder.embed_tokens(work.tokens[chunk]), work.slots[chunk])
+
+    def _run_pass(self, work: FrameWork, result: WorkResult) -> None:
+        decoder, stages = self.decoder, result.stages
         began = time.monotonic_ns()
-        states = self._embed_frame()
+        states = self._vision.embed(self._pixels)
         result.embedding = np.mean(states, axis=0)
         embedded = time.monotonic_ns()
         stages.vision_ns = embedded - began
-
         decoder.start(work.context_slots)
         decoder.extend(states, work.frame_slots)
         prefilled = time.monotonic_ns()
         stages.prefill_ns = prefilled - embedded
+        self._decode(work.action_slots, result)
+        stages.decode_ns = time.monotonic_ns() - prefilled
 
-        first_action = self._config.vocab_size - ACTION_ROWS
+    def _decode(self, slots: np.ndarray, result: WorkResult) -> None:
+        decoder, n_actions = self.decoder, len(slots)
         result.tokens = np.zeros((1, n_actions), np.int32)
         result.top_probability = np.zeros((1, n_actions), np.float32)
         result.entropy = np.zeros((1, n_actions), np.float32)
-        token = first_action - 1
+        self._token[0] = decoder.config.action_start
         for step in range(n_actions):
-            normed = decoder.extend(
-                decoder.embed_tokens(np.array([token])), work.action_slots[step : step + 1]
-            )
-            np.matmul(decoder.embed[first_action:], normed[0], out=self._logits)
-            if not np.isfinite(self._logits).all():
-                self._failure = f"logits of decode step {step} are not finite; the engine must be replaced"
-                break
-            action = int(np.argmax(self._logits))
-            token = first_action + action
-            result.tokens[0, step] = token
-            result.top_probability[0, step], result.entropy[0, step] = _confidence(self._logits)
-        stages.decode_ns = time.monotonic_ns() - prefilled
+            normed = decoder.extend(decoder.embed_tokens(self._token), slots[step : step + 1])
+            logits = decoder.action_logits(normed[0])
+            if not np.isfinite(logits).all():
+                self._failure = (
+                    f"the logits of decode step {step} are not finite: the engine must be replaced"
+                )
+                return
+            self._token[0] = decoder.config.first_action + int(np.argmax(logits))
+            result.tokens[0, step] = self._token[0]
+            result.top_probability[0, step], result.entropy[0, step] = _confidence(logits)
 
-    def _embed_frame(self) -> np.ndarray:
-        patches(self._pixels, self._patches)
-        np.matmul(self._patches, self._patch_weight.T, out=self._frame_states)
-        self._frame_states += self._patch_bias
-        return self._frame_states
+    def _check(self, work: PromptWork | FrameWork) -> None:
+        if isinstance(work, PromptWork):
+            self._check_range("prompt token", work.tokens, self.decoder.config.vocab_size)
+            self._check_slots("prompt", work.slots, len(work.tokens))
+            return
+        self._check_slots("context", work.context_slots, len(work.context_slots))
+        self._check_slots("frame", work.frame_slots, FRAME_TOKENS)
+        self._check_slots("action", work.action_slots, self._spec.action_tokens)
+        n_ranks = len(work.context_slots) + FRAME_TOKENS + self._spec.action_tokens
+        if n_ranks > self._spec.n_slots:
+            raise ValueError(f"a sequence of {n_ranks} tokens does not fit in {self._spec.n_slots} slots")
 
-    def _check_slots(self, slots: np.ndarray, n: int, kind: str) -> None:
+    def _check_slots(self, kind: str, slots: np.ndarray, n: int) -> None:
         if len(slots) != n:
-            raise ValueError(f"{len(slots)} {kind} slots for {n} tokens")
-        if n and not 0 <= int(slots.min()) <= int(slots.max()) < self._spec.n_slots:
-            raise ValueError(f"a {kind} slot lies outside 0..{self._spec.n_slots - 1}")
+            raise ValueError(f"{len(slots)} {kind} slots were given for {n} tokens")
+        self._check_range(f"{kind} slot", slots, self._spec.n_slots)
+
+    @staticmethod
+    def _check_range(kind: str, values: np.ndarray, end: int) -> None:
+        if len(values) and (values.min() < 0 or values.max() >= end):
+            raise ValueError(f"a {kind} lies in {values.min()}..{values.max()}: wanted 0..{end - 1}")
+
+    def _require_decoder(self) -> NumpyDecoder:
+        if self.decoder is None:
+            raise EngineError("the engine is not configured, or it is closed")
+        return self.decoder
 
     def _warm_up(self) -> None:
-        slots = np.arange(self._spec.n_slots, dtype=np.int32)
-        result = WorkResult(0, WorkStatus.DONE, stages=StageTimes())
-        a = self._spec.action_tokens
-        frame, actions = slots[:FRAME_TOKENS], slots[FRAME_TOKENS : FRAME_TOKENS + a]
+        """One pass over an empty memory and a black frame, then a cache that is empty again."""
+        slots = np.arange(FRAME_TOKENS + self._spec.action_tokens, dtype=np.int32)
+        work = FrameWork(0, slots[:0], slots[:FRAME_TOKENS], slots[FRAME_TOKENS:])
         with np.errstate(all="ignore"):
-            self._pass(FrameWork(0, slots[:0], frame, actions), result)
+            self._run_pass(work, WorkResult(0, WorkStatus.DONE))
         if self._failure:
-            raise EngineError(f"warm-up failed: {self._failure}")
-        self._decoder.forget(slots)
+            raise EngineError(f"model {self._spec.model!r}, first pass: {self._failure}")
+        self.decoder.forget(slots)
 
 
 def account_bytes(config: ModelConfig, n_slots: int) -> dict[str, int]:
-    """Bytes that an engine of this geometry allocates, by purpose; all float32."""
-    sizes = {
-        "weights": weight_buffers(config) | {"vision": (config.hidden_size, PATCH_SIZE + 1)},
-        "kv": kv_buffers(config, n_slots),
-        "workspace": work_buffers(config, n_slots, FRAME_TOKENS),
+    """Bytes that an engine of this geometry allocates, by purpose."""
+    frame = {"patches": (FRAME_TOKENS, PATCH_SIZE), "states": (FRAME_TOKENS, config.hidden_size)}
+    buffers = {
+        "weights": [weight_buffers(config), vision_shapes(config.hidden_size)],
+        "kv": [kv_buffers(config, n_slots)],
+        "workspace": [work_buffers(config, n_slots, FRAME_TOKENS), frame],
     }
+    float32_bytes = 4
     return {
-        purpose: 4 * sum(math.prod(shape) for shape in buffers.values()) for purpose, buffers in sizes.items()
+        purpose: float32_bytes * sum(math.prod(shape) for group in groups for shape in group.values())
+        for purpose, groups in buffers.items()
     }
+
+
+def _require_budget(spec: EngineSpec, account: dict[str, int]) -> None:
+    total = sum(account.values())
+    if total > spec.budget_bytes:
+        parts = ", ".join(f"{purpose} {size / 1e6:.1f}" for purpose, size in account.items())
+        raise EngineError(
+            f"model {spec.model!r} with {spec.n_slots} slots needs {total / 1e6:.1f} MB ({parts}), and "
+            f"memory.budget_bytes is {spec.budget_bytes / 1e6:.1f} MB: raise it or choose a smaller model"
+        )
 
 
 def _confidence(logits: np.ndarray) -> tuple[float, float]:
@@ -218,9 +246,11 @@ def _confidence(logits: np.ndarray) -> tuple[float, float]:
 
 
 def _plan_id() -> str:
-    """What fixes the order of summation: the BLAS, its kernels and its threads."""
-    for library in threadpool_info():
-        if library["user_api"] == "blas":
-            parts = (library["internal_api"], library["version"], library.get("architecture"))
-            return "numpy-" + "-".join(str(part) for part in parts) + f"-{library['num_threads']}t"
-    return "numpy-unknown-blas"
+    """What fixes the order of summation: NumPy's BLAS, its kernels and its threads."""
+    libraries = [library for library in threadpool_info() if library["user_api"] == "blas"]
+    libraries.sort(key=lambda library: "numpy" not in library["filepath"])
+    if not libraries:
+        return "numpy-unknown_blas"
+    blas = libraries[0]
+    name = f"{blas['internal_api']}-{blas['version']}-{blas.get('architecture')}"
+    return f"numpy-{name}-{blas['num_threads']}threads"

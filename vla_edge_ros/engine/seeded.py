@@ -82,20 +82,25 @@ def _sine_cosine(turns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     )
 
 
-def fill_normal(out: np.ndarray, seed: int, name: str, mean: float, deviation: float) -> np.ndarray:
-    """Fill `out` (float32, C-contiguous, any shape) with normals of the stream `name`, and return it.
+def fill_normal(
+    out: np.ndarray, seed: int, name: str, start: int, mean: float, deviation: float
+) -> np.ndarray:
+    """Fill `out` (float32, C-contiguous) with the stream `name` from value `start` on, and return it.
 
-    Values are computed in float64 and rounded once; value 2 i and 2 i + 1 come from words 2 i and 2 i + 1.
+    Values are computed in float64 and rounded once; 2 i and 2 i + 1 come from words 2 i and 2 i + 1. Raises
+    ValueError for an odd `start`.
     """
+    if start % 2:
+        raise ValueError(f"a stream of normals is read from an even value on, not from {start}")
     flat = out.reshape(-1)
     state = stream_state(seed, name)
-    for start in range(0, flat.size, 2 * _CHUNK_PAIRS):
-        n = min(2 * _CHUNK_PAIRS, flat.size - start)
-        pair = words(state, start, n + n % 2) >> np.uint64(11)
+    for begin in range(0, flat.size, 2 * _CHUNK_PAIRS):
+        n = min(2 * _CHUNK_PAIRS, flat.size - begin)
+        pair = words(state, start + begin, n + n % 2) >> np.uint64(11)
         radius = np.sqrt(-2 * _log((pair[0::2].astype(np.float64) + 1) * 2.0**-53))
         sine, cosine = _sine_cosine(pair[1::2].astype(np.float64) * 2.0**-53)
         normal = np.empty(n + n % 2)
         normal[0::2] = radius * cosine
         normal[1::2] = radius * sine
-        flat[start : start + n] = (normal[:n] * deviation + mean).astype(np.float32)
+        flat[begin : begin + n] = (normal[:n] * deviation + mean).astype(np.float32)
     return out

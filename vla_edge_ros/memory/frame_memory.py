@@ -46,8 +46,8 @@ class FrameMemory:
     """Slots, retained frames and their eviction; the engine holds the arrays and obeys these lists.
 
     A pass goes: `make_room`, tell the engine of the evicted slots, run it on `context_slots()`, `frame_slots`
-    and `action_slots`, and `retain` the frame if it succeeded. If it did not, nothing is retained and the same
-    block serves the next pass.
+    and `action_slots`, and `retain` the frame if it succeeded. If it did not, nothing is retained and the
+    same block serves the next pass.
 
     n_slots: places of one token in the KV cache.
     action_tokens: A, from 1 to 8.
@@ -105,7 +105,7 @@ class FrameMemory:
         return evicted
 
     def context_slots(self) -> np.ndarray:
-        """(n,) int32, a view: the prompt's slots, then the retained frames' oldest first. Rank = place here."""
+        """(n,) int32, a view in rank order: the prompt's slots, then the retained frames', oldest first."""
         return self._context[: self._n_context]
 
     @property

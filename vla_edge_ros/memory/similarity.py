@@ -10,7 +10,7 @@ class NeighbourSimilarity:
     """Cosines of pooled embeddings of neighbouring frames, kept up to date as frames come and go.
 
     Frames are named by their place in time order (0 is the oldest). Adding or removing one costs one dot
-    product and a shift of at most `capacity` floats, so the cosines are always at hand when a victim is chosen.
+    product and a shift of at most `capacity` floats, so cosines are at hand when a victim is chosen.
     """
 
     def __init__(self, capacity: int, embedding_size: int):
@@ -52,7 +52,8 @@ class NeighbourSimilarity:
         n = len(self._rows)
         self._free_rows.append(self._rows.pop(place))
         left = max(place - 1, 0)
-        self._cosines[left : n - 2] = self._cosines[left + 1 : n - 1]
+        if left < n - 2:
+            self._cosines[left : n - 2] = self._cosines[left + 1 : n - 1]
         if 0 < place < n - 1:
             self._cosines[place - 1] = self._cosine(place - 1)
 

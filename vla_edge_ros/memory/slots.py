@@ -2,14 +2,16 @@
 
 import numpy as np
 
+from vla_edge_ros.errors import UserError
+
 FRAME_TOKENS = 32
 """Slots of one frame block: (128 / 16) x (64 / 16) patches."""
 
 MAX_ACTION_TOKENS = 8
-"""A pass decodes A <= 8 tokens; 8 slots are kept back whatever A is, so that capacity does not depend on it."""
+"""A pass decodes A <= 8 tokens; 8 slots are kept back whatever A is, so capacity does not depend on it."""
 
 
-class MemoryTooSmall(ValueError):
+class MemoryTooSmall(UserError):
     """What was asked for cannot fit in the cache, whatever is evicted."""
 
 
@@ -42,7 +44,7 @@ class SlotPool:
         return out
 
     def give_back(self, slots: np.ndarray) -> None:
-        """Free `slots` (n,). Raises ValueError, with nothing freed, for a slot that is free or named twice."""
+        """Free `slots` (n,). Raises ValueError, with nothing freed, for one that is free or named twice."""
         n = len(slots)
         if len(set(slots.tolist())) != n or not self._is_taken[slots].all():
             raise ValueError(f"slots {slots.tolist()} are not all taken, each named once")

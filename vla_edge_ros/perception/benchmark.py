@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import cv2
 import numpy as np
 
+from vla_edge_ros.figures import percentiles
 from vla_edge_ros.perception.camera import CameraPipeline
 from vla_edge_ros.perception.frame_buffer import FrameBuffer
 from vla_edge_ros.perception.refusal import Refusal
@@ -24,7 +25,7 @@ _PERIOD_NS = 16_666_667
 def camera_callback_times(n: int = 5000, seed: int = 0) -> dict:
     """Time `n` callbacks (decode, resize, write) for each of rgb8, bgr8 and jpeg at 640x480.
 
-    Returns {encoding: {n, p50_ms, p99_ms, p99_9_ms, max_ms}} and, for jpeg, its mean size in `bytes`. The
+    Returns {encoding: percentiles in ms} and, for jpeg, its mean size in `bytes`. The
     pictures are drawn shapes under sensor noise, seeded; noise is what costs a JPEG its time. Raises
     RuntimeError if a picture is not published.
     """
@@ -50,8 +51,7 @@ def _measure(messages: list, n: int) -> dict:
                 raise RuntimeError(f"the benchmark's own picture was not published: {outcome.reason}")
             if call >= 0:
                 durations_ns[call] = elapsed_ns
-    p50, p99, p99_9, longest = (np.percentile(durations_ns, (50, 99, 99.9, 100)) / 1e6).tolist()
-    return {"n": n, "p50_ms": p50, "p99_ms": p99, "p99_9_ms": p99_9, "max_ms": longest}
+    return percentiles(durations_ns / 1e6)
 
 
 def _pictures(rng: np.random.Generator) -> list[np.ndarray]:

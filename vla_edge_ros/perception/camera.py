@@ -6,6 +6,7 @@ import cv2
 import numpy as np
 
 from vla_edge_ros.perception.decode import ImageRefused, decode
+from vla_edge_ros.perception.frame import FrameMeta
 from vla_edge_ros.perception.frame_buffer import FrameBuffer
 from vla_edge_ros.perception.message import header_stamp_ns
 from vla_edge_ros.perception.refusal import Refusal, RefusalKind
@@ -19,6 +20,7 @@ class CameraPipeline:
     received: messages so far = published + withheld + all of `refused`.
     withheld: whole frames that were not new (a repeated stamp, a frozen picture).
     refused: messages by kind of refusal. last_refusal: the newest one, or None.
+    is_frozen: whether the newest whole frame was one of a frozen camera.
 
     OpenCV is set to one thread for the process: a picture of this size gains nothing from more, and they
     would take the cores that the tick thread and the engine run on.
@@ -30,6 +32,7 @@ class CameraPipeline:
         self.received = self.published = self.withheld = 0
         self.refused = dict.fromkeys(RefusalKind, 0)
         self.last_refusal: Refusal | None = None
+        self.is_frozen = False
         self._buffer = buffer
         self._resizer = resizer
         self._topic = topic
@@ -49,6 +52,7 @@ class CameraPipeline:
             self._resizer.resize(rgb, self._frame)
             stamp_ns = header_stamp_ns(message)
             verdict = self.watch.observe(stamp_ns, receipt_ns, ros_now_ns, zlib.crc32(self._frame))
+            self.is_frozen = verdict.is_frozen
             if verdict.is_new:
                 self._buffer.write(self._frame, stamp_ns, verdict.capture_ns, receipt_ns)
                 self.published += 1
@@ -59,6 +63,14 @@ class CameraPipeline:
             return self._refuse(refused.kind, refused.reason)
         except Exception as error:  # the callback outlives any message
             return self._refuse(RefusalKind.FAULT, f"{self._topic}: {type(error).__name__}: {error}")
+
+    def place(self, message, meta: FrameMeta) -> None:
+        """Publish an image that was judged before, under `meta`; raises ImageRefused."""
+        rgb = decode(message, self._topic)
+        self._resizer.resize(rgb, self._frame)
+        self.received += 1
+        self.published += 1
+        self._buffer.write(self._frame, meta.stamp_ns, meta.capture_ns, meta.receipt_ns)
 
     def _refuse(self, kind: RefusalKind, reason: str) -> Refusal:
         self.refused[kind] += 1

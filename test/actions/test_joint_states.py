@@ -1,0 +1,72 @@
+from array import array
+
+import numpy as np
+import pytest
+
+from vla_edge_ros.actions.joints import JointStates
+
+MS = 1_000_000
+WANTED = ("pan", "lift", "elbow", "w1", "w2", "w3")
+
+
+@pytest.fixture
+def joints():
+    return JointStates(WANTED, max_age_ns=100 * MS)
+
+
+def test_positions_are_taken_by_name_whatever_their_order(joints):
+    names = ["elbow", "lift", "pan", "w1", "w2", "w3"]
+    assert joints.observe(names, array("d", [3, 2, 1, 4, 5, 6]), array("d"), 0) is None
+    assert joints.latest.positions.tolist() == [1, 2, 3, 4, 5, 6]
+
+
+def test_other_joints_in_the_message_do_not_matter(joints):
+    names = ["finger", *WANTED, "base"]
+    assert joints.observe(names, [float("nan"), 1, 2, 3, 4, 5, 6, 9], None, 0) is None
+    assert joints.latest.positions.tolist() == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize(
+    ("names", "positions", "velocities", "said"),
+    [
+        (WANTED[:5], [0] * 5, [], "w3 is missing, it has pan, lift, elbow, w1, w2"),
+        ([], [], [], "pan is missing, it has no joints"),
+        ((*WANTED, "pan"), [0] * 7, [], "pan is there more than once"),
+        ((*WANTED, "base", "base"), [0] * 8, [], "base is there more than once"),
+        (WANTED, [0, float("nan"), 0, 0, 0, 0], [], "lift is at nan"),
+        (WANTED, [0, 0, 0, 0, 0, float("-inf")], [], "w3 is at -inf"),
+        (WANTED, [0] * 5, [], "5 positions for 6 names"),
+        (WANTED, [], [], "0 positions for 6 names"),
+        (WANTED, [0] * 6, [0] * 5, "5 velocities for 6 names"),
+    ],
+)
+def test_a_message_not_to_be_relied_on_is_refused_and_counted(joints, names, positions, velocities, said):
+    joints.observe(WANTED, [1] * 6, [], 5)
+    refusal = joints.observe(names, positions, velocities, 7)
+    assert refusal == f"joint_states refused: {said}"
+    assert joints.refused == 1
+    assert joints.latest.receipt_ns == 5
+    assert np.array_equal(joints.latest.positions, np.ones(6))
+
+
+def test_unused_velocities_may_be_anything(joints):
+    assert joints.observe(WANTED, [0] * 6, [float("nan")] * 6, 0) is None
+
+
+def test_positions_are_relied_on_while_younger_than_the_limit(joints):
+    assert "no joint_states with pan, lift, elbow, w1, w2, w3 have arrived" in joints.not_ready(0)
+    joints.observe(WANTED, [0] * 6, [], 1_000 * MS)
+    assert joints.not_ready(1_000 * MS) is None
+    assert joints.not_ready(1_100 * MS - 1) is None
+    assert joints.not_ready(1_100 * MS) == "joint_states are 100 ms old, wanted below 100 ms"
+
+
+def test_who_needs_no_joints_is_always_ready():
+    assert JointStates((), 100 * MS).not_ready(0) is None
+
+
+def test_a_later_message_does_not_change_what_a_reader_holds(joints):
+    joints.observe(WANTED, [1] * 6, [], 0)
+    held = joints.latest
+    joints.observe(WANTED, [2] * 6, [], 1)
+    assert held.positions.tolist() == [1] * 6

@@ -1,0 +1,90 @@
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vla_edge_ros.control.admission import Admission, AdmissionConfig
+from vla_edge_ros.engine.interface import StageTimes
+
+MS = 1_000_000
+BUDGET = 31 * MS
+
+
+def a_pass(total_ms: float) -> tuple[StageTimes, int]:
+    total = int(total_ms * MS)
+    return StageTimes(prefill_ns=total // 4, decode_ns=total // 2), total
+
+
+def admission(**changes) -> Admission:
+    return Admission(AdmissionConfig(**{"ema_alpha": 0.2, "decay": 0.95, "probe_after_ticks": 30, **changes}))
+
+
+def test_the_first_pass_is_admitted_without_an_estimate():
+    verdict = admission().ask(0, BUDGET)
+    assert verdict.is_admitted
+    assert verdict.predicted_ns is None
+
+
+def test_stages_are_averaged_with_the_reference_alpha():
+    gate = admission()
+    gate.observe(*a_pass(20))
+    gate.observe(*a_pass(30))
+    assert gate.predict() == 22 * MS
+
+
+def test_a_weight_that_is_changed_while_ticks_run_takes_effect():
+    gate = admission()
+    gate.observe(*a_pass(10))
+    gate.config = AdmissionConfig(ema_alpha=1.0, decay=0.9, probe_after_ticks=8)
+    gate.observe(*a_pass(30))
+    assert gate.predict() == 30 * MS
+
+
+def test_everything_between_submission_and_end_is_in_the_estimate():
+    gate = admission()
+    gate.observe(StageTimes(copy_ns=1 * MS, vision_ns=2 * MS, prefill_ns=5 * MS, decode_ns=10 * MS), 20 * MS)
+    assert gate.predict() == 20 * MS
+
+
+def test_a_pass_that_fits_a_whole_tick_is_refused_when_the_tick_began_late():
+    gate = admission()
+    gate.observe(*a_pass(20))
+    assert gate.ask(0, BUDGET).is_admitted
+    assert not gate.ask(12 * MS, BUDGET).is_admitted
+
+
+def test_one_slow_pass_does_not_lock_out():
+    gate = admission()
+    for _ in range(10):
+        gate.observe(*a_pass(20))
+    gate.observe(*a_pass(80))
+    refused = 0
+    while not gate.ask(0, BUDGET).is_admitted:
+        refused += 1
+    assert 1 <= refused <= 3
+
+
+@settings(deadline=None)
+@given(slow_ms=st.floats(31.5, 10_000), probe_after=st.integers(1, 40), decay=st.floats(0.5, 0.999))
+def test_refusals_in_a_row_are_bounded_whatever_was_seen(slow_ms, probe_after, decay):
+    gate = admission(probe_after_ticks=probe_after, decay=decay)
+    gate.observe(*a_pass(slow_ms))
+    for _ in range(probe_after):
+        if gate.ask(0, BUDGET).is_admitted:
+            return
+    assert gate.ask(0, BUDGET).is_admitted
+    assert gate.longest_refusal <= probe_after
+
+
+def test_a_probe_says_that_it_is_one_and_is_counted():
+    gate = admission(probe_after_ticks=2, decay=0.999)
+    gate.observe(*a_pass(500))
+    verdicts = [gate.ask(0, BUDGET) for _ in range(3)]
+    assert [v.is_admitted for v in verdicts] == [False, False, True]
+    assert [v.is_probe for v in verdicts] == [False, False, True]
+    assert (gate.refusals, gate.probes) == (2, 1)
+
+
+def test_another_engine_starts_without_an_estimate():
+    gate = admission()
+    gate.observe(*a_pass(500))
+    gate.forget()
+    assert gate.ask(0, BUDGET).is_admitted

@@ -1,0 +1,40 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vla_edge_ros.control.schedule import TickSchedule
+
+MS = 1_000_000
+SCHEDULE = TickSchedule(origin_ns=1000 * MS, period_ns=33 * MS, deadline_ns=30 * MS, margin_ns=2 * MS)
+
+
+def test_a_tick_has_a_start_a_cutoff_and_an_effect_time():
+    times = SCHEDULE.times(10)
+    assert (times.start_ns, times.cutoff_ns, times.effect_ns) == (1330 * MS, 1358 * MS, 1360 * MS)
+
+
+def test_a_tick_that_ended_in_time_is_followed_by_the_next():
+    assert SCHEDULE.following(10, now_ns=1361 * MS) == 11
+
+
+def test_a_tick_that_overran_into_the_next_is_followed_by_that_one_at_once():
+    assert SCHEDULE.following(10, now_ns=1370 * MS) == 11
+
+
+def test_wholly_missed_ticks_are_skipped():
+    assert SCHEDULE.following(10, now_ns=SCHEDULE.times(25).start_ns + 1) == 25
+
+
+@given(tick=st.integers(0, 10**6), late_ns=st.integers(0, 10**10))
+def test_the_following_tick_is_later_and_never_wholly_past(tick, late_ns):
+    now = SCHEDULE.times(tick).start_ns + late_ns
+    following = SCHEDULE.following(tick, now)
+    assert following > tick
+    assert SCHEDULE.times(following).start_ns + SCHEDULE.period_ns > now
+    assert following == tick + 1 or SCHEDULE.times(following - 1).start_ns + SCHEDULE.period_ns <= now
+
+
+@pytest.mark.parametrize(("deadline_ms", "margin_ms"), [(34, 2), (0, 0), (-1, 0), (30, 30), (30, -1)])
+def test_times_that_contradict_each_other_are_refused(deadline_ms, margin_ms):
+    with pytest.raises(ValueError, match="ms must be"):
+        TickSchedule(0, 33 * MS, deadline_ms * MS, margin_ms * MS)

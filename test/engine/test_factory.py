@@ -1,0 +1,92 @@
+"""Which engine a backend's name stands for, and what is said where it cannot run."""
+
+import ctypes
+import sys
+import types
+
+import numpy as np
+import pytest
+
+from vla_edge_ros.engine import factory
+from vla_edge_ros.engine.factory import cuda_obstacle, make_engine
+from vla_edge_ros.engine.fake import FakeEngine
+from vla_edge_ros.engine.interface import EngineError, EngineSpec, FrameWork, PromptWork, WorkStatus
+from vla_edge_ros.engine.numpy_engine import NumpyEngine
+from vla_edge_ros.perception.frame_buffer import FrameBuffer
+
+CUDA_MODULE = "vla_edge_ros.engine.cuda.engine"
+
+
+@pytest.fixture
+def frames():
+    buffer = FrameBuffer.create()
+    buffer.write(np.zeros((64, 128, 3), np.uint8), 1, 2, 3)
+    yield buffer
+    buffer.close()
+
+
+def test_each_backend_has_its_engine(frames):
+    assert isinstance(make_engine(EngineSpec(backend="numpy"), frames), NumpyEngine)
+    assert isinstance(make_engine(EngineSpec(backend="fake", model="fake"), frames), FakeEngine)
+
+
+def test_an_unknown_backend_is_refused_with_those_that_exist(frames):
+    with pytest.raises(EngineError, match="'tpu': use one of auto, cuda, numpy, fake"):
+        make_engine(EngineSpec(backend="tpu"), frames)
+
+
+def test_cuda_that_cannot_run_is_refused_with_the_reason(frames, monkeypatch):
+    monkeypatch.setattr(factory, "cuda_obstacle", lambda: "no NVIDIA driver")
+    with pytest.raises(EngineError, match="cuda cannot run: no NVIDIA driver; use backend numpy or auto"):
+        make_engine(EngineSpec(backend="cuda"), frames)
+
+
+def test_auto_without_cuda_is_numpy_and_says_why(frames, monkeypatch):
+    monkeypatch.setattr(factory, "cuda_obstacle", lambda: "no NVIDIA driver")
+    engine = make_engine(EngineSpec(backend="auto"), frames)
+    info = engine.configure()
+    assert info.backend == "numpy"
+    assert info.notes[-1] == "backend auto chose numpy: no NVIDIA driver"
+    slots = np.arange(64, dtype=np.int32)
+    engine.submit(PromptWork(1, np.zeros(3, np.int32), slots[:3]))
+    assert engine.wait(0).status is WorkStatus.DONE
+    engine.evict(slots[3:])
+    engine.submit(FrameWork(2, slots[:3], slots[3:35], slots[35:42]))
+    assert engine.wait(0).tokens.shape == (1, 7)
+    engine.close()
+
+
+@pytest.mark.parametrize("backend", ["auto", "cuda"])
+def test_with_cuda_auto_and_cuda_are_the_cuda_engine(frames, monkeypatch, backend):
+    module = types.ModuleType(CUDA_MODULE)
+    module.CudaEngine = lambda spec, frames: (spec.backend, frames)
+    monkeypatch.setitem(sys.modules, CUDA_MODULE, module)
+    monkeypatch.setattr(factory, "cuda_obstacle", lambda: "")
+    assert make_engine(EngineSpec(backend=backend), frames) == ("cuda", frames)
+
+
+class Driver:
+    def __init__(self, status, n_devices):
+        self.cuInit = lambda flags: status
+        self.n_devices = n_devices
+
+    def cuDeviceGetCount(self, pointer):
+        pointer._obj.value = self.n_devices
+        return 0
+
+
+def test_what_stands_in_cudas_way_is_named(monkeypatch):
+    def without_driver(name):
+        raise OSError(f"{name}: cannot open")
+
+    monkeypatch.setitem(sys.modules, CUDA_MODULE, None)
+    for driver, reason in (
+        (without_driver, "libcuda.so.1 is not installed"),
+        (lambda name: Driver(100, 0), "no device (CUDA error 100)"),
+        (lambda name: Driver(0, 0), "no device (CUDA error 0)"),
+        (lambda name: Driver(0, 1), "the CUDA engine cannot be imported"),
+    ):
+        monkeypatch.setattr(ctypes, "CDLL", driver)
+        assert reason in cuda_obstacle()
+    monkeypatch.setitem(sys.modules, CUDA_MODULE, types.ModuleType(CUDA_MODULE))
+    assert cuda_obstacle() == ""

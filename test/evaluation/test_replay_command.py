@@ -1,0 +1,92 @@
+"""`vla-edge replay` as a user calls it."""
+
+import json
+
+import pytest
+from recorded import image_payloads, write_mcap, write_rosbag2
+
+from vla_edge_ros.cli import main
+from vla_edge_ros.evaluation.run_document import OUTCOME, canonical_sha256
+from vla_edge_ros.evaluation.sample import bundled_sample
+
+
+def call(capsys, *words) -> tuple[int, str, str]:
+    code = main(["replay", *map(str, words)])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_it_writes_what_two_runs_are_compared_by_with_hashes_that_hold(capsys, tmp_path):
+    paths = [tmp_path / "out" / f"{run}.json" for run in "ab"]
+    for path in paths:
+        code, out, _ = call(capsys, bundled_sample(), "--seconds", 1, "--json", path)
+        assert code == 0
+    first, second = (json.loads(path.read_text()) for path in paths)
+    for part in OUTCOME:
+        assert first[part] == second[part]
+        assert first[f"{part}_sha256"] == canonical_sha256(second[part])
+        assert first[f"{part}_sha256"] in out
+    assert len(first["decisions"]) == first["ticks"] == 31
+
+
+def test_the_report_is_written_where_it_is_asked_for(capsys, tmp_path):
+    path = tmp_path / "deep" / "report.html"
+    assert call(capsys, bundled_sample(), "--seconds", 0.5, "--report", path)[0] == 0
+    assert path.stat().st_size > 0
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["/nowhere"], "/nowhere: no such file or folder"),
+        (["SEVERAL"], "name one of several image topics: /left (sensor_msgs/msg/Image, 12), /right"),
+        (["SEVERAL", "--topic", "/up"], "there is no topic /up; its topics are"),
+        (["SAMPLE", "--param", "memory.slots"], "wanted NAME=VALUE"),
+        (["SAMPLE", "--param", "memory.slot=3"], "did you mean memory.slots?"),
+        (["SAMPLE", "--param", "memory.slots=3"], "memory.slots: 3 is not allowed"),
+        (
+            ["SAMPLE", "--param", "engine.model=nothing"],
+            "neither a preset (tiny, qwen2.5-coder-1.5b) nor",
+        ),
+        (["SAMPLE", "--instruction", "x" * 5000], "shorten them or raise memory."),
+        (["SAMPLE", "--times", "/nowhere.json"], "/nowhere.json: cannot be read"),
+        (["EMPTY_TOPIC"], "there is no image topic; its topics are"),
+    ],
+)
+def test_bad_input_ends_with_one_line_and_exit_code_2(capsys, tmp_path, words, line):
+    makers = {
+        "SEVERAL": lambda: write_rosbag2(tmp_path / "bag", topics=("/left", "/right")),
+        "SAMPLE": bundled_sample,
+        "EMPTY_TOPIC": lambda: write_rosbag2(tmp_path / "bag", topics=(), instructions=("go",), n_images=1),
+    }
+    words = [makers[word]() if word in makers else word for word in words]
+    code, out, err = call(capsys, *words)
+    assert code == 2
+    assert err.count("\n") == 1
+    assert line in err
+    assert "Traceback" not in out + err
+
+
+def test_a_truncated_recording_is_read_as_far_as_it_goes_and_said_by_the_exit_code(capsys, tmp_path):
+    path = write_mcap(tmp_path / "cut.mcap", image_payloads(40), use_chunking=False)
+    content = path.read_bytes()
+    path.write_bytes(content[: content.index(image_payloads(40)[30]) + 5])
+    code, out, _ = call(capsys, path, "--json", tmp_path / "cut.json")
+    assert code == 3
+    assert "truncated after 30 messages" in out
+    assert json.loads((tmp_path / "cut.json").read_text())["frames"] == 30
+    assert call(capsys, path, "--allow-truncated")[0] == 0
+
+
+def test_a_recorded_run_has_its_own_instructions(capsys, tmp_path):
+    path = tmp_path / "run.jsonl"
+    path.write_text('{"run": {}}\n{"begin": {"at_ns": 0, "frame": 0}}\n')
+    code, _, err = call(capsys, bundled_sample(), "--times", path, "--instruction", "x")
+    assert code == 2
+    assert "a recorded run has its own instructions" in err
+
+
+def test_service_times_are_either_stated_or_recorded(capsys):
+    with pytest.raises(SystemExit) as ended:
+        call(capsys, bundled_sample(), "--service-ms", 5, "--times", "x.json")
+    assert ended.value.code == 2

@@ -1,0 +1,232 @@
+"""Replays give the same bytes again, and a recorded run gives its own decisions again."""
+
+import json
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+from recorded import TOPIC, write_rosbag2
+
+from vla_edge_ros.control import settings
+from vla_edge_ros.control.record import WorkTimes
+from vla_edge_ros.engine.interface import StageTimes
+from vla_edge_ros.errors import UserError
+from vla_edge_ros.evaluation import run_document, virtual_run
+from vla_edge_ros.evaluation.bags import open_bag
+from vla_edge_ros.evaluation.recorded_run import RecordedRun
+from vla_edge_ros.evaluation.sample import bundled_sample
+from vla_edge_ros.evaluation.virtual_run import replay, replay_recorded
+from vla_edge_ros.parameters import validate_all
+
+SAMPLE_TOPIC = "/camera/image_raw/compressed"
+SMALL = {"memory.slots": 320, "camera.is_compressed": True}
+
+
+def outcome_of(parameters: dict, service_ms: float = 20.0, seconds: float = 2.0) -> dict:
+    with open_bag(bundled_sample()) as bag:
+        replayed = replay(bag, SAMPLE_TOPIC, validate_all(parameters), service_ms, seconds, True)
+    return run_document.outcome([record.to_json() for record in replayed.records])
+
+
+def decisions(outcome: dict) -> list[str]:
+    return [decision for _, decision in outcome["decisions"]]
+
+
+def test_the_same_bag_and_seed_give_the_same_bytes():
+    assert json.dumps(outcome_of(SMALL)) == json.dumps(outcome_of(SMALL))
+
+
+def test_another_seed_gives_other_actions_and_the_same_decisions():
+    first, second = outcome_of(SMALL), outcome_of(SMALL | {"engine.seed": 1})
+    assert first["actions_sha256"] != second["actions_sha256"]
+    assert first["decisions_sha256"] == second["decisions_sha256"]
+
+
+def test_another_policy_gives_another_journal():
+    journals = {
+        outcome_of(SMALL | {"memory.policy": policy})["journal_sha256"] for policy in ("fifo", "semantic")
+    }
+    assert len(journals) == 2
+
+
+def test_service_beyond_the_budget_is_never_fresh_and_is_refused():
+    slow = decisions(outcome_of(SMALL, service_ms=40.0))
+    assert "FRESH" not in slow
+    assert {"HOLD_LATE", "HOLD_REFUSED"} <= set(slow)
+    assert "SAFE_STOP" in slow
+
+
+def test_the_bags_instruction_is_heard_unless_another_is_given():
+    with open_bag(bundled_sample()) as bag:
+        for plays, heard in ((True, 1), (False, 0)):
+            replayed = replay(bag, SAMPLE_TOPIC, validate_all(SMALL), 20.0, 0.5, plays)
+            texts = [e["text"] for record in replayed.records for e in record.events]
+            assert texts.count("put everything into the blue tray") == heard
+
+
+def test_every_frame_used_is_the_newest_when_its_inference_starts(tmp_path):
+    """Frames at 100 Hz and inference of 500 ms under a deadline of 600 ms."""
+    slow = {"control.period_ms": 600.0, "control.deadline_ms": 600.0, "actions.ttl_ms": 2000.0}
+    parameters = validate_all(slow | {"actions.max_hold_ms": 5000.0})
+    with open_bag(write_rosbag2(tmp_path / "bag", n_images=180)) as bag:
+        replayed = replay(bag, TOPIC, parameters, 500.0, 10.0, True)
+    passes = [record for record in replayed.records if record.decision.value == "FRESH"]
+    assert len(passes) == 3
+    for record in passes:
+        newest = min(180, record.started_ns // 10_000_000 + 1)
+        assert record.frame_index == newest
+    used = [record.frame_index for record in passes]
+    skipped = replayed.camera.published - len(used)
+    assert skipped == 177
+
+
+@pytest.mark.parametrize("stamps", ["zero", "hours_old", "simulator"])
+def test_stamps_of_no_use_do_not_cost_the_frames(tmp_path, stamps, monkeypatch):
+    import recorded
+
+    offset = {"zero": None, "hours_old": -13_260 * 10**9, "simulator": 8 * 10**9 - recorded.BASE_NS}[stamps]
+    plain = recorded.image
+
+    def image(index):
+        stamp_ns = recorded.BASE_NS + index * recorded.PERIOD_NS
+        return plain(index, 0 if offset is None else stamp_ns + offset)
+
+    monkeypatch.setattr(recorded, "image", image)
+    with open_bag(write_rosbag2(tmp_path / "bag", n_images=60)) as bag:
+        replayed = replay(bag, TOPIC, validate_all(SMALL), 20.0, 10.0, True)
+    fresh = [record for record in replayed.records if record.decision.value == "FRESH"]
+    assert len(fresh) >= 15
+    assert {record.frame_stamp_ns == 0 for record in fresh} == {stamps == "zero"}
+    assert all(0 <= record.frame_age_ns < 33_333_000 for record in fresh)
+
+
+# Recorded runs
+
+
+class UncertainService:
+    """Service times as a busy machine gives them, seeded by the work's id."""
+
+    def times(self, work_id: int, now_ns: int) -> WorkTimes:
+        rng = np.random.default_rng((9, work_id))
+        started = now_ns + int(rng.integers(0, 3_000_000))
+        prefill, decode = int(rng.integers(2e6, 12e6)), int(rng.integers(2e6, 22e6))
+        finished = started + prefill + decode
+        received = finished + int(rng.integers(0, 200_000))
+        return WorkTimes(
+            work_id, "", now_ns, started, finished, received, StageTimes(prefill_ns=prefill, decode_ns=decode)
+        )
+
+
+def a_live_run(parameters: dict, n_ticks: int) -> RecordedRun:
+    """A run whose ticks wake late and whose passes take as long as they like."""
+    frames, begin_ns, origin_ns = [], 5_000_000_000, 5_033_000_000
+    decoding_ns = 7_000_000
+
+    def published(rig, message, ordinal):
+        """The end of a callback that took a while to decode: the receipt is that long ago."""
+        before = rig._camera.published
+        steady, ros = rig.clock.pair()
+        rig._camera.on_image(message, steady - decoding_ns, ros - decoding_ns)
+        if rig._camera.published > before:
+            frames.append(rig._frames.peek())
+            rig._ordinals[frames[-1].index] = ordinal
+
+    with open_bag(bundled_sample()) as bag:
+        first = next(bag.images(SAMPLE_TOPIC))
+
+        def arrivals(rig):
+            for ordinal, image in enumerate(bag.images(SAMPLE_TOPIC)):
+                at_ns = begin_ns - 50_000_000 + image.log_ns - first.log_ns
+                yield at_ns, partial(published, rig, image.message, ordinal)
+
+        offset = first.log_ns - begin_ns + 50_000_000
+        with virtual_run._Rig(parameters, SAMPLE_TOPIC, UncertainService(), arrivals, offset) as rig:
+            rig.clock.sleep_until(begin_ns)
+            schedule = settings.tick_schedule(parameters, origin_ns)
+            rig.controller.begin(schedule)
+            begin = {"at_ns": begin_ns, "frame": rig.controller.last_used_frame}
+            rig.instruct("")
+            rng = np.random.default_rng(4)
+            tick = 0
+            while tick < n_ticks:
+                late_ns = int(rng.choice([50_000, 300_000, 9_000_000, 70_000_000], p=[0.8, 0.1, 0.07, 0.03]))
+                rig.clock.sleep_until(schedule.times(tick).start_ns + late_ns)
+                if tick == 40:
+                    rig.instruct("another one")
+                rig.controller.tick(tick, rig.sink)
+                tick = schedule.following(tick, rig.clock.now_ns())
+            ticks = json.loads(json.dumps([record.to_json() for record in rig.sink.records]))
+    return RecordedRun({"parameters": json.loads(json.dumps(parameters))}, frames, ticks, begin)
+
+
+@pytest.fixture(scope="module")
+def recorded_live() -> RecordedRun:
+    return a_live_run(validate_all(SMALL | {"actions.late_result": "next_tick"}), 120)
+
+
+def again(recorded: RecordedRun, **changes) -> dict:
+    with open_bag(bundled_sample()) as bag:
+        parameters = recorded.run["parameters"] | changes
+        replayed = replay_recorded(bag, SAMPLE_TOPIC, parameters, recorded)
+    return run_document.outcome([record.to_json() for record in replayed.records])
+
+
+def test_the_live_run_of_these_tests_is_an_eventful_one(recorded_live):
+    seen = {tick["decision"] for tick in recorded_live.ticks}
+    assert {"FRESH", "FRESH_LATE", "HOLD_LATE", "HOLD_BUSY", "HOLD_REFUSED"} <= seen
+    assert any(tick["skipped_ticks"] for tick in recorded_live.ticks)
+
+
+def test_a_recorded_run_reproduces_its_own_decisions_actions_and_journal(recorded_live):
+    assert again(recorded_live) == run_document.outcome(recorded_live.ticks)
+
+
+def test_a_recorded_run_survives_its_document(recorded_live, tmp_path):
+    path = tmp_path / "demo.json"
+    path.write_text(json.dumps(recorded_live.to_document()))
+    assert RecordedRun.from_document(path) == recorded_live
+
+
+def test_a_recorded_run_under_another_policy_keeps_its_times_and_changes_its_memory(recorded_live):
+    live, fifo = run_document.outcome(recorded_live.ticks), again(recorded_live, **{"memory.policy": "fifo"})
+    assert fifo["decisions"] == live["decisions"]
+    assert fifo["journal"] != live["journal"]
+
+
+def test_a_recording_of_something_else_is_refused_by_the_frame_that_it_lacks(recorded_live, tmp_path):
+    with (
+        open_bag(write_rosbag2(tmp_path / "bag")) as bag,
+        pytest.raises(UserError, match="recorded frame 1: is this the recording"),
+    ):
+        replay_recorded(bag, TOPIC, recorded_live.run["parameters"], recorded_live)
+
+
+def test_a_run_in_which_the_robot_moved_is_refused_with_the_reason(recorded_live):
+    ticks = [*recorded_live.ticks, recorded_live.ticks[-1] | {"tick": 999, "events": [{"event": "enable"}]}]
+    with pytest.raises(UserError, match="joint states are not recorded"):
+        again(replace(recorded_live, ticks=ticks))
+
+
+# Real recordings
+
+
+@pytest.mark.parametrize(
+    ("name", "topic", "n_frames"),
+    [
+        ("bridge_widowx", "/image_0", 250),
+        ("wrist_so101_jpeg", "/wrist/image_raw/compressed", 600),
+        ("desk_cup_jpeg", "/camera/image_raw/compressed", 217),
+        ("street_raw", "/camera/image_raw", 125),
+        ("street_zstd", "/front/image", 100),
+        ("aruco_marker_ros1.bag", None, 1),
+        ("soccer_sim", None, 2),
+    ],
+)
+def test_every_real_recording_replays_with_fresh_actions(shared, name, topic, n_frames):
+    with open_bag(shared / "recordings" / name) as bag:
+        assert topic is None or bag.pick_image_topic().name == topic
+        parameters = validate_all(SMALL)
+        replayed = replay(bag, bag.pick_image_topic().name, parameters, 20.0, float("inf"), True)
+    assert replayed.camera.received == replayed.camera.published == n_frames
+    assert sum(record.decision.value == "FRESH" for record in replayed.records) >= min(n_frames - 1, 90)

@@ -1,0 +1,194 @@
+import tracemalloc
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from vla_edge_ros.memory import POLICIES, FrameMemory, MemoryTooSmall, make_policy
+from vla_edge_ros.perception.frame import FrameMeta
+
+N_SLOTS = 200
+
+
+def meta(index: int) -> FrameMeta:
+    return FrameMeta(index, stamp_ns=index * 1000, capture_ns=index, receipt_ns=index)
+
+
+def fill(memory: FrameMemory, n: int, start: int = 1) -> None:
+    for index in range(start, start + n):
+        memory.make_room(index)
+        memory.retain(meta(index), np.ones(4, np.float32), index)
+
+
+class AnyUseOfMemory(RuleBasedStateMachine):
+    """Prompts, passes that succeed and passes that do not, in any order, against plain bookkeeping."""
+
+    def __init__(self):
+        super().__init__()
+        self.memory = FrameMemory(N_SLOTS, 7, make_policy("fifo"))
+        self.prompt: list[int] = []
+        self.blocks: dict[int, list[int]] = {}
+        self.pending: list[int] | None = None
+        self.tick = 0
+
+    @rule(name=st.sampled_from(POLICIES), n_tokens=st.integers(0, N_SLOTS - 40), window=st.integers(1, 6))
+    def another_policy_and_prompt(self, name, n_tokens, window):
+        self.memory.policy = make_policy(name, window)
+        self.prompt = self.memory.set_prompt(n_tokens).tolist()
+        self.blocks, self.pending = {}, None
+        assert self.memory.capacity_frames == (N_SLOTS - n_tokens - 8) // 32
+
+    @rule(n_tokens=st.integers(N_SLOTS - 39, 2 * N_SLOTS))
+    def a_prompt_that_is_too_long_changes_nothing(self, n_tokens):
+        with pytest.raises(MemoryTooSmall):
+            self.memory.set_prompt(n_tokens)
+
+    @rule()
+    def make_room(self):
+        self.tick += 1
+        for line in self.memory.make_room(self.tick):
+            assert line.tick == self.tick
+            assert self.blocks.pop(line.frame.index) == line.slots.tolist()
+        block = self.memory.frame_slots.tolist()
+        assert self.pending in (None, block), "a block that was not used serves the next pass"
+        self.pending = block
+
+    @precondition(lambda self: self.pending is not None)
+    @rule(seed=st.integers(0, 5))
+    def retain(self, seed):
+        embedding = np.random.default_rng(seed).standard_normal(4).astype(np.float32)
+        self.memory.retain(meta(self.tick), embedding, self.tick)
+        self.blocks[self.tick] = self.pending
+        self.pending = None
+
+    @precondition(lambda self: self.pending is None)
+    @rule()
+    def nothing_is_retained_without_room(self):
+        with pytest.raises(RuntimeError, match="make_room"):
+            self.memory.retain(meta(1), np.ones(4, np.float32), 1)
+
+    @invariant()
+    def every_slot_has_one_use(self):
+        context = self.memory.context_slots()
+        assert context.dtype == np.int32
+        assert context.tolist() == self.prompt + [slot for block in self.blocks.values() for slot in block]
+        used = context.tolist() + self.memory.action_slots.tolist() + (self.pending or [])
+        assert len(used) == len(set(used))
+        assert all(0 <= slot < N_SLOTS for slot in used)
+        assert [frame.meta.index for frame in self.memory.frames] == list(self.blocks)
+        assert len(self.blocks) <= self.memory.capacity_frames
+
+    def teardown(self):
+        """No slot was lost: as many frames as ever fit in."""
+        self.memory.policy = make_policy("fifo")
+        fill(self.memory, self.memory.capacity_frames + 1, start=self.tick + 1)
+        assert len(self.memory.frames) == self.memory.capacity_frames
+
+
+TestAnyUseOfMemory = AnyUseOfMemory.TestCase
+TestAnyUseOfMemory.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+@pytest.mark.parametrize("prompt", [*range(0, 36), 63, 64, 65, 95, 96, 97, 159, 160])
+def test_capacity_is_what_fits_beside_the_prompt_and_eight_action_slots(prompt):
+    memory = FrameMemory(N_SLOTS, 3, make_policy("fifo"))
+    slots = memory.set_prompt(prompt)
+    assert len(slots) == prompt
+    assert memory.capacity_frames == (N_SLOTS - prompt - 8) // 32
+    fill(memory, memory.capacity_frames)
+    assert not memory.journal
+    fill(memory, 1, start=100)
+    assert len(memory.journal) == 1
+
+
+def test_the_reference_cache_holds_127_frames_beside_a_short_prompt():
+    memory = FrameMemory(4096, 8, make_policy("fifo"))
+    memory.set_prompt(24)
+    assert memory.capacity_frames == 127
+
+
+def test_the_prompt_keeps_its_slots_and_ranks_whatever_is_forgotten():
+    memory = FrameMemory(N_SLOTS, 7, make_policy("semantic"))
+    prompt = memory.set_prompt(33).tolist()
+    fill(memory, 40)
+    assert len(memory.journal) == 36
+    assert memory.context_slots()[:33].tolist() == prompt
+
+
+def test_slots_of_a_forgotten_frame_are_handed_out_again():
+    memory = FrameMemory(40, 7, make_policy("fifo"))
+    fill(memory, 1)
+    first = memory.context_slots().tolist()
+    (evicted,) = memory.make_room(2)
+    assert evicted.slots.tolist() == first == memory.frame_slots.tolist()
+
+
+def test_a_new_prompt_forgets_every_frame_and_keeps_the_journal():
+    memory = FrameMemory(N_SLOTS, 7, make_policy("fifo"))
+    fill(memory, 8)
+    memory.set_prompt(5)
+    assert memory.frames == []
+    assert len(memory.context_slots()) == 5
+    assert len(memory.journal) == 2
+    with pytest.raises(RuntimeError, match="make_room"):
+        memory.frame_slots  # noqa: B018
+
+
+def test_a_journal_line_says_who_forgot_what_when_and_why():
+    memory = FrameMemory(40, 7, make_policy("fifo"))
+    fill(memory, 2, start=41)
+    assert memory.journal[0].to_json() == {
+        "tick": 42,
+        "policy": "fifo",
+        "frame": 41,
+        "stamp_ns": 41_000,
+        "reason": "oldest, no free block",
+    }
+
+
+def test_the_journal_is_bounded():
+    memory = FrameMemory(40, 7, make_policy("fifo"))
+    fill(memory, 1500)
+    assert len(memory.journal) == 1024
+    assert memory.journal[-1].frame.index == 1499
+
+
+@pytest.mark.parametrize("n_slots", [1, 39])
+def test_a_cache_below_one_frame_is_refused(n_slots):
+    with pytest.raises(MemoryTooSmall, match=f"need 40 slots, and the KV cache has {n_slots}"):
+        FrameMemory(n_slots, 7, make_policy("fifo"))
+
+
+@pytest.mark.parametrize("action_tokens", [0, 9])
+def test_action_tokens_outside_one_to_eight_are_refused(action_tokens):
+    with pytest.raises(ValueError, match="1 to 8"):
+        FrameMemory(N_SLOTS, action_tokens, make_policy("fifo"))
+
+
+@pytest.mark.parametrize("embedding", [np.full(4, np.nan), np.array([1, np.inf, 0, 0]), np.ones(5)])
+def test_an_unfit_embedding_is_refused_and_nothing_is_retained(embedding):
+    memory = FrameMemory(N_SLOTS, 7, make_policy("semantic"), embedding_size=4)
+    fill(memory, 2)
+    memory.make_room(3)
+    with pytest.raises(ValueError, match="embedding"):
+        memory.retain(meta(3), embedding.astype(np.float32), 3)
+    assert len(memory.frames) == 2
+    assert len(memory.context_slots()) == 64
+    memory.retain(meta(3), np.ones(4, np.float32), 3)
+
+
+def test_a_tick_at_full_memory_allocates_no_array_that_grows_with_it():
+    memory = FrameMemory(4096, 7, make_policy("semantic"), embedding_size=1536)
+    embedding = np.ones(1536, np.float32)
+    for tick in range(1, 140):
+        memory.make_room(tick)
+        memory.retain(meta(tick), embedding, tick)
+    tracemalloc.start()
+    memory.make_room(140)
+    memory.context_slots()
+    memory.retain(meta(140), embedding, 140)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 8192, "the slot list alone is 16 KB, an embedding 6 KB"

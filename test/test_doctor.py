@@ -1,0 +1,165 @@
+"""`vla-edge doctor`: each row says what was found and what to do, the exit code whether it will work."""
+
+import argparse
+import ctypes
+import json
+import resource
+
+import pytest
+
+from vla_edge_ros.evaluation import doctor
+from vla_edge_ros.evaluation.doctor import FAIL, OK, WARN, Check, probe
+
+
+def run(*arguments):
+    parser = argparse.ArgumentParser()
+    doctor.add_arguments(parser)
+    return doctor.run(parser.parse_args(arguments))
+
+
+def test_this_machine_is_examined_from_end_to_end(capsys):
+    code = run("--seconds", "0.3", "--json")
+    report = json.loads(capsys.readouterr().out)
+    checks = [Check(**fields) for fields in report["checks"]]
+    names = [check.name for check in checks]
+    assert len(set(names)) == len(names) == 17
+    assert {check.level for check in checks} <= {OK, WARN, FAIL}
+    assert all(check.found for check in checks)
+    assert all(check.advice for check in checks if check.level != OK)
+    assert code == int(any(check.level == FAIL for check in checks))
+    assert report["ok"] == (code == 0)
+    assert " wake-ups (" in checks[-1].found
+
+
+@pytest.mark.parametrize(
+    ("levels", "code"), [([OK, OK], 0), ([OK, WARN], 0), ([FAIL, OK], 1)], ids=["ok", "warn", "fail"]
+)
+def test_only_a_failure_makes_the_exit_code_1(monkeypatch, capsys, levels, code):
+    rows = [Check(f"thing {i}", level, "[found]", "do this") for i, level in enumerate(levels)]
+    monkeypatch.setattr(doctor, "examine", lambda seconds: iter(rows))
+    assert run() == code
+    table = capsys.readouterr().out
+    assert "thing 1" in table and "[found]" in table and levels[0] in table
+
+
+@pytest.mark.parametrize("seconds", ["-1", "nan", "soon", "1e9"])
+def test_a_measuring_time_out_of_range_is_refused(seconds, capsys):
+    with pytest.raises(SystemExit):
+        run("--seconds", seconds)
+    assert "--seconds" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("version", "level"), [((3, 9), FAIL), ((3, 10), OK), ((3, 13), OK), ((3, 14), WARN)], ids=str
+)
+def test_python_versions(version, level):
+    assert doctor.check_python(version).level == level
+
+
+def test_machines_and_cores():
+    assert doctor.check_platform("aarch64", "6.1").level == OK
+    assert doctor.check_platform("riscv64", "6.1").level == WARN
+    assert doctor.check_cores(1).level == WARN
+    assert doctor.check_cores(2).level == OK
+
+
+def test_ros_is_needed_for_the_live_node_only():
+    assert doctor.check_ros(True, "rmw_fastrtps_cpp").level == OK
+    assert "RMW_IMPLEMENTATION" in doctor.check_ros(True, "rmw_cyclonedds_cpp").advice
+    missing = doctor.check_ros(False, "ModuleNotFoundError: No module named 'rclpy'")
+    assert missing.level == WARN and "rclpy" in missing.found and "replay works" in missing.advice
+
+
+def test_either_variable_may_name_the_fast_dds_profile(tmp_path):
+    profile = tmp_path / "fastdds.xml"
+    assert doctor.check_profile({}).level == WARN
+    for name in doctor.PROFILE_VARIABLES:
+        assert "names no file" in doctor.check_profile({name: str(profile)}).found
+    profile.write_text("<dds/>")
+    for name in doctor.PROFILE_VARIABLES:
+        check = doctor.check_profile({name: str(profile)})
+        assert (check.level, check.found) == (OK, name)
+
+
+def test_libraries(tmp_path):
+    assert doctor.check_opencv(False, "ImportError: libGL.so.1").level == FAIL
+    assert doctor.check_opencv(True, "4.10.0").level == OK
+    without_bridge = doctor.check_cv_bridge(False, "crashes with signal 11")
+    assert without_bridge.level == OK and "signal 11" in without_bridge.found
+    assert doctor.check_atomics("libc.so.6", "aarch64").level == OK
+    assert doctor.check_atomics("libnone.so.9", "x86_64").level == WARN
+    assert doctor.check_atomics("libnone.so.9", "aarch64").level == FAIL
+    assert doctor.check_shared_memory(tmp_path / "absent").level == WARN
+
+
+def test_real_time_limits_say_what_to_set():
+    refused = doctor.check_priority(
+        "SCHED_FIFO 50 refused (rtprio limit 0); add 'USER - rtprio 50' to limits"
+    )
+    assert (refused.level, refused.found) == (WARN, "SCHED_FIFO 50 refused (rtprio limit 0)")
+    assert refused.advice.startswith("add 'USER - rtprio 50'")
+    assert doctor.check_priority("").level == OK
+    assert doctor.check_memory_lock(8 * 2**20).level == WARN
+    assert doctor.check_memory_lock(resource.RLIM_INFINITY).level == OK
+
+
+@pytest.mark.parametrize(
+    ("governors", "level"),
+    [([], OK), (["performance"] * 2, OK), (["performance", "powersave"], WARN)],
+    ids=["none", "performance", "one saves power"],
+)
+def test_every_core_must_run_at_full_speed(tmp_path, governors, level):
+    for core, governor in enumerate(governors):
+        folder = tmp_path / f"cpu{core}" / "cpufreq"
+        folder.mkdir(parents=True)
+        (folder / "scaling_governor").write_text(governor + "\n")
+    assert doctor.check_governors(tmp_path).level == level
+
+
+def test_a_missing_gpu_is_a_warning_with_its_reason():
+    for check in (
+        doctor.check_gpu(False, "OSError: libcuda.so.1"),
+        doctor.check_pycuda(False, "ModuleNotFoundError: No module named 'pycuda'"),
+        doctor.check_nvcc(None),
+        doctor.check_cuda_engine(True, "no NVIDIA driver"),
+        doctor.check_cuda_engine(False, "ImportError: numpy"),
+    ):
+        assert check.level == WARN and check.found and check.advice
+    assert doctor.check_cuda_engine(True, "").level == OK
+
+
+def test_a_probe_tells_success_failure_and_a_crash_apart():
+    assert probe("print('noise'); print('4.2')") == (True, "4.2")
+    assert probe("print('')") == (True, "")
+    assert probe("import nothing_of_this_name") == (
+        False,
+        "ModuleNotFoundError: No module named 'nothing_of_this_name'",
+    )
+    assert probe("import os; os.kill(os.getpid(), 11)") == (False, "crashes with signal 11")
+
+
+class Driver:
+    """Two devices of one name, under a driver for CUDA 12.4."""
+
+    def __init__(self, status):
+        self.cuInit = lambda flags: status
+
+    def cuDeviceGetCount(self, pointer):
+        pointer._obj.value = 2
+
+    def cuDriverGetVersion(self, pointer):
+        pointer._obj.value = 12040
+
+    def cuDeviceGet(self, pointer, ordinal):
+        pointer._obj.value = ordinal
+
+    def cuDeviceGetName(self, buffer, size, device):
+        buffer.value = b"Orin"[: size - 1]
+
+
+def test_a_gpu_is_described_by_name_number_and_driver(monkeypatch):
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: Driver(status=0))
+    assert doctor.describe_gpu() == "2 x Orin, driver for CUDA 12.4"
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: Driver(status=100))
+    with pytest.raises(OSError, match="CUDA error 100"):
+        doctor.describe_gpu()

@@ -1,0 +1,192 @@
+"""The control loop's one way to the robot: tokens in, limited trajectories and commands out."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from vla_edge_ros.actions.chunk import Accepted, ChunkQueue
+from vla_edge_ros.actions.commands import CommandGroups
+from vla_edge_ros.actions.config import ActionConfig
+from vla_edge_ros.actions.joints import JointStates
+from vla_edge_ros.actions.limits import Limits
+from vla_edge_ros.actions.messages import GroupCommand, GroupTrajectory
+from vla_edge_ros.actions.policy import Kind, Policy
+from vla_edge_ros.actions.tokens import detokenise
+from vla_edge_ros.actions.trajectories import TrajectoryGroups
+
+
+class ActionPlanner:
+    """Follows chunks of actions within the limits of a policy; all times are passed in.
+
+    Every method is for the tick thread; `observe_joints` and `is_ready` may be called from another one too.
+
+    On a fresh tick call `accept`, then `trajectories`; on every tick `commands`; to end motion `cancel` and,
+    where no more commands will follow, `rest_commands`. While disabled do the same and send nothing, without
+    `trajectories`; `reset` on enabling and disabling.
+
+    Limits start from what was sent last: for a trajectory group where its plan will be, for a command group
+    its last command. The first step after `reset` or `cancel` is limited from the measured position. Where
+    joint states are needed and missing, steps are clamped for `last_action` and nothing is sent.
+    """
+
+    def __init__(self, policy: Policy, config: ActionConfig) -> None:
+        """Raises PolicyError where policy and configuration cannot work together."""
+        config.check(policy)
+        self.last_action: np.ndarray | None = None
+        """(A,) float64 in units: this tick's step, limited, or what is held; None before the first step."""
+        self.warnings = policy.warnings + config.warnings(policy)
+        self._policy = policy
+        self._config = config
+        self._trajectories = TrajectoryGroups(policy, config)
+        self._commands = CommandGroups(policy, config)
+        self._queue = ChunkQueue(
+            policy.action_period_ns, config.ttl_ns, config.min_lead_ns, config.anchor == "capture"
+        )
+        grouped = {joint for group in policy.groups for joint in group.joints}
+        self._measured_columns = [
+            i
+            for i, dimension in enumerate(policy.dimensions)
+            if i in self._trajectories.columns
+            or (dimension.name in grouped and dimension.kind.needs_joint_state)
+        ]
+        self._joints = JointStates(
+            [policy.dimensions[i].name for i in self._measured_columns], config.joint_state_max_age_ns
+        )
+        self._joint_deltas = [i for i, d in enumerate(policy.dimensions) if d.kind is Kind.JOINT_DELTA]
+        # A joint at full speed is seen this far behind its command where its state is as old as allowed.
+        self._leash = Limits.of(policy.dimensions).reach(config.joint_state_max_age_ns)
+        self._effect_ns: int | None = None
+
+    @property
+    def steps_dropped(self) -> int:
+        """Steps dropped so far: due too soon, too old, unreadable, or cancelled."""
+        return self._queue.steps_dropped
+
+    @property
+    def joint_states_refused(self) -> int:
+        return self._joints.refused
+
+    def observe_joints(
+        self,
+        names: Sequence[str],
+        positions: Sequence[float],
+        velocities: Sequence[float] | None,
+        receipt_ns: int,
+    ) -> str | None:
+        """Take a JointState over; returns one line where it is refused and counted instead."""
+        return self._joints.observe(names, positions, velocities, receipt_ns)
+
+    def is_ready(self, now_ns: int) -> str | None:
+        """None where actions may be sent; else one line: joint states are needed and missing or too old."""
+        return self._joints.not_ready(now_ns)
+
+    def reset(self) -> None:
+        """Start as if nothing had been sent, with an empty queue."""
+        self._queue.drop(0 if self._effect_ns is None else self._effect_ns + self._config.period_ns)
+        self._trajectories.reset()
+        self._commands.reset()
+        self._effect_ns = None
+        self.last_action = None
+
+    def accept(self, tokens: np.ndarray, vocabulary_size: int, capture_ns: int, effect_ns: int) -> Accepted:
+        """Follow the steps of a pass, token ids (K, A), from `effect_ns` on.
+
+        Where none is left, or ids are no actions, nothing changes: the chunk before is followed to its end.
+        """
+        try:
+            steps = self._read(tokens, vocabulary_size)
+        except ValueError as error:
+            n_steps = len(tokens) if tokens.ndim else 0
+            self._queue.steps_dropped += n_steps
+            return Accepted(0, n_steps, str(error))
+        accepted = self._queue.accept(steps, capture_ns, effect_ns)
+        if accepted.steps_left:
+            self._begin(effect_ns)
+        return accepted
+
+    def trajectories(self, effect_ns: int, stamp_ns: int) -> list[GroupTrajectory]:
+        """The accepted chunk for each trajectory group, once; `stamp_ns` is effect_ns in ROS time."""
+        return self._trajectories.take(effect_ns, stamp_ns)
+
+    def commands(self, effect_ns: int, hold_ns: int) -> list[GroupCommand]:
+        """What each command group is to do at `effect_ns`: this tick's step, or what its kind holds.
+
+        hold_ns: how long since the last fresh tick, 0 on one. A group is left out while one of its dimensions
+        has had neither a step nor a measured position: a made-up value would move the arm or the gripper.
+        """
+        if self._effect_ns is None or effect_ns > self._effect_ns:
+            self._advance(effect_ns, hold_ns)
+            self._effect_ns = effect_ns
+        return self._commands.messages()
+
+    def cancel(self, now_ns: int, effect_ns: int, stamp_ns: int) -> list[GroupTrajectory]:
+        """End motion: drop the queue, and one point for each trajectory group where its plan comes to rest.
+
+        effect_ns: of this tick; stamp_ns: effect_ns in ROS time. Empty where no trajectory is being followed:
+        none was sent, or it has been cancelled. Commands go on being held.
+        """
+        self._queue.drop(effect_ns)
+        self._commands.restart()
+        return self._trajectories.cancel(now_ns, effect_ns, stamp_ns)
+
+    def rest_commands(self) -> list[GroupCommand]:
+        """The last commands before silence: motion is zero, positions and grippers as they were.
+
+        For disabling and for the end, after `cancel`: a controller keeps its last command for ever.
+        """
+        self._commands.rest()
+        return self._commands.messages()
+
+    def _read(self, tokens: np.ndarray, vocabulary_size: int) -> np.ndarray:
+        wanted = len(self._policy.dimensions)
+        if tokens.ndim != 2 or tokens.shape[1] != wanted:
+            raise ValueError(f"action tokens are shaped {tokens.shape}, wanted (steps, {wanted})")
+        return self._policy.statistics.unnormalise(detokenise(tokens, vocabulary_size))
+
+    def _begin(self, effect_ns: int) -> None:
+        """Put the queued steps into what is sent: joint deltas into positions, trajectories into limits."""
+        steps, planned = self._queue.steps, self._trajectories.columns
+        measured = self._measured(effect_ns)
+        start = np.empty_like(measured)
+        start[planned] = self._trajectories.position_at(effect_ns, measured[planned])
+        start[self._commands.columns] = self._commands.start(measured[self._commands.columns])
+        if self._joint_deltas:
+            self._add_deltas(steps, start, measured)
+        steps[:, planned] = self._trajectories.prepare(
+            steps[:, planned], self._queue.due_ns, effect_ns, measured[planned]
+        )
+
+    def _add_deltas(self, steps: np.ndarray, start: np.ndarray, measured: np.ndarray) -> None:
+        """Joint deltas add up from the commanded position, as in MoveIt Servo: from the measured one an arm
+        under load would sink by its tracking error again and again. A joint that is held back keeps the
+        command on a leash, so that it does not spring away when let go.
+        """
+        near = np.clip(start, measured - self._leash, measured + self._leash)
+        # Without joint states nothing is sent; the deltas alone are shown.
+        start = np.nan_to_num(np.where(np.isnan(measured), start, near))
+        columns = self._joint_deltas
+        steps[:, columns] = start[columns] + np.cumsum(steps[:, columns], axis=0)
+
+    def _advance(self, effect_ns: int, hold_ns: int) -> None:
+        columns = self._commands.columns
+        is_over = hold_ns > self._config.max_hold_ns
+        step = None if is_over else self._queue.step_at(effect_ns)
+        values = self._commands.advance(
+            None if step is None else step[columns],
+            self._measured(effect_ns)[columns],
+            effect_ns,
+            effect_ns if is_over else self._queue.expiry_ns,
+        )
+        if step is None and self.last_action is None:
+            return
+        action = self.last_action.copy() if step is None else step.copy()
+        is_known = np.isfinite(values)
+        action[np.array(columns, int)[is_known]] = values[is_known]
+        self.last_action = action
+
+    def _measured(self, effect_ns: int) -> np.ndarray:
+        """(A,) measured positions; NaN where there are none or they were too old when the tick began."""
+        measured = np.full(len(self._policy.dimensions), np.nan)
+        if self._measured_columns and self._joints.not_ready(effect_ns - self._config.period_ns) is None:
+            measured[self._measured_columns] = self._joints.latest.positions
+        return measured

@@ -1,0 +1,141 @@
+"""`vla-edge`: one command, with a subcommand for each thing that is done away from the robot.
+
+A subcommand is a module with `add_arguments(parser)` and `run(args) -> exit code`, imported only when it is
+called, so that `vla-edge report` needs no ROS and `vla-edge --help` needs nothing.
+
+Exit codes: 0 done; 1 the answer is no (a gate failed); 2 wrong usage or input, one line on stderr;
+130 Ctrl-C.
+"""
+
+import argparse
+import importlib
+import sys
+import textwrap
+from dataclasses import dataclass
+
+from vla_edge_ros import __version__
+from vla_edge_ros.errors import UserError
+from vla_edge_ros.share import PACKAGE
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    module: str
+    summary: str
+    details: str
+    examples: tuple[str, ...]
+
+
+COMMANDS = {
+    "demo": Command(
+        "vla_edge_ros.nodes.demo",
+        "watch the real node work on a camera recording, in real time",
+        "Plays a recording through DDS into the lifecycle node and shows what it decides. Then prints a "
+        "table and writes out/demo.json and out/report.html with plots and the frames still remembered.",
+        (
+            "vla-edge demo",
+            "vla-edge demo --bag my_bag --topic /camera/image_raw --seconds 20 --policy fifo",
+        ),
+    ),
+    "replay": Command(
+        "vla_edge_ros.evaluation.replay",
+        "run a bag offline, faster than real time and byte-identically",
+        "Runs the same control, memory and engine code on a virtual clock, with a stated or a recorded "
+        "service time. The same bag and seed give the same decisions, actions and journal.",
+        (
+            "vla-edge replay my_bag --policy semantic --json out/replay.json",
+            "vla-edge replay my_bag --topic /camera/image_raw --service-ms 25",
+            "vla-edge replay my_bag --times out/demo.json",
+        ),
+    ),
+    "report": Command(
+        "vla_edge_ros.evaluation.report_command",
+        "draw the report of a recorded run again",
+        "Reads what demo, replay or the parameter control.record_path wrote and writes one HTML file.",
+        ("vla-edge report out/demo.json",),
+    ),
+    "gate": Command(
+        "vla_edge_ros.engine.gate",
+        "check the engine's arithmetic against Hugging Face transformers",
+        "The same weights and tokens through both, layer by layer; a planted fault must fail. "
+        "Needs torch and transformers.",
+        ("vla-edge gate",),
+    ),
+    "bench": Command(
+        "vla_edge_ros.nodes.bench",
+        "measure this machine: camera callback, tick error, late publishes, memory",
+        "Prints each figure beside what it must be, with the machine and the versions.",
+        ("vla-edge bench", "vla-edge bench --json out/bench.json"),
+    ),
+    "doctor": Command(
+        "vla_edge_ros.evaluation.doctor",
+        "say what on this machine stands in the way, and what to do about it",
+        "Looks at Python, ROS, the Fast DDS profile, real-time priority, memory locking and the engines.",
+        ("vla-edge doctor",),
+    ),
+}
+
+TEST_EXTRA = "install the test extra: pip install 'vla_edge_ros[test]'"
+GPU_EXTRA = "install the gpu extra: pip install 'vla_edge_ros[gpu]'"
+PROVIDERS = {
+    "rclpy": "source a ROS 2 distribution, or use scripts/demo.sh, which brings its own",
+    "cv2": "pip install opencv-python-headless, or apt-get install python3-opencv",
+    "torch": TEST_EXTRA,
+    "transformers": TEST_EXTRA,
+    "pycuda": GPU_EXTRA,
+    "cuda": GPU_EXTRA,
+}
+"""Where a missing module comes from; one that is not named here has its own name on PyPI."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run `vla-edge` with `argv` (default: the process's arguments); returns the exit code."""
+    argv = sys.argv[1:] if argv is None else argv
+    name = next((word for word in argv if not word.startswith("-")), None)
+    try:
+        module = importlib.import_module(COMMANDS[name].module) if name in COMMANDS else None
+        args = _parser(name, module).parse_args(argv)
+        return module.run(args)
+    except UserError as error:
+        return _refuse(name, str(error))
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").split(".")[0]
+        if missing in ("", PACKAGE):
+            raise
+        provider = PROVIDERS.get(missing, f"pip install {missing}")
+        return _refuse(name, f"the Python module {missing} is missing: {provider}")
+    except KeyboardInterrupt:
+        return 130
+
+
+def _parser(chosen: str | None, module) -> argparse.ArgumentParser:
+    """The whole command's parser; of the subcommands only the chosen one has its arguments."""
+    parser = argparse.ArgumentParser(
+        prog="vla-edge",
+        description="A vision-language-action transformer inside a hard control deadline and a fixed memory "
+        "budget.",
+        epilog="`vla-edge COMMAND --help` says more. On a robot: ros2 launch vla_edge_ros edge.launch.py",
+    )
+    parser.add_argument("--version", action="version", version=f"vla-edge {__version__}")
+    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for name, command in COMMANDS.items():
+        subparser = subparsers.add_parser(
+            name,
+            help=command.summary,
+            description=textwrap.fill(command.details),
+            epilog="examples:\n" + "\n".join(f"  {example}" for example in command.examples),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        if name == chosen:
+            module.add_arguments(subparser)
+    return parser
+
+
+def _refuse(name: str | None, reason: str) -> int:
+    command = f"vla-edge {name}" if name else "vla-edge"
+    print(f"{command}: {' '.join(reason.split())}", file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

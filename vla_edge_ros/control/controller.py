@@ -1,0 +1,438 @@
+"""One tick, from the newest frame to one decision; clock, engine and publishers are passed in."""
+
+import traceback
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from vla_edge_ros.actions.planner import ActionPlanner
+from vla_edge_ros.control.admission import Admission
+from vla_edge_ros.control.clock import Clock
+from vla_edge_ros.control.decision import Decision
+from vla_edge_ros.control.events import (
+    ClockJump,
+    ControlConfig,
+    Enable,
+    EngineReplaced,
+    Event,
+    Instruction,
+    ResetMemory,
+    Retune,
+)
+from vla_edge_ros.control.record import TickRecord, WorkTimes
+from vla_edge_ros.control.schedule import TickSchedule, TickTimes
+from vla_edge_ros.control.sink import Sink
+from vla_edge_ros.engine.interface import (
+    Engine,
+    EngineInfo,
+    FrameWork,
+    PromptWork,
+    WorkResult,
+    WorkStatus,
+)
+from vla_edge_ros.memory.frame_memory import FrameMemory
+from vla_edge_ros.perception.frame import FrameMeta
+from vla_edge_ros.perception.frame_buffer import FrameBuffer
+
+Hold = tuple[Decision, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _InFlight:
+    """Work that the engine has. `epoch` tells whether memory was reset since."""
+
+    work_id: int
+    kind: str
+    submitted_ns: int
+    epoch: int
+
+
+@dataclass(slots=True)
+class Totals:
+    """Counts since the controller was made.
+
+    skipped_frames: published, but overtaken by a newer one before any pass began.
+    misses: ticks that began a pass and were not FRESH.
+    """
+
+    ticks: int = 0
+    skipped_frames: int = 0
+    late_publishes: int = 0
+    skipped_ticks: int = 0
+    misses: int = 0
+    evictions: int = 0
+
+
+class Controller:
+    """Runs ticks on one thread; other threads speak to it through `post` alone.
+
+    frames: the buffer that the camera callback writes and the engine reads.
+    on_fault: called once, from the tick thread, when the engine fails; whoever replaces the engine posts
+        `EngineReplaced`. Until then the engine is not touched.
+    """
+
+    def __init__(
+        self,
+        config: ControlConfig,
+        clock: Clock,
+        engine: Engine,
+        info: EngineInfo,
+        frames: FrameBuffer,
+        memory: FrameMemory,
+        planner: ActionPlanner,
+        admission: Admission,
+        on_fault: Callable[[str], None] = lambda error: None,
+    ) -> None:
+        self.config = config
+        self.memory = memory
+        self.planner = planner
+        self.admission = admission
+        self.totals = Totals()
+        self.decision_counts = dict.fromkeys(Decision, 0)
+        self.last_record: TickRecord | None = None
+        self._clock = clock
+        self._engine = engine
+        self._info = info
+        self._frames = frames
+        self._on_fault = on_fault
+        self._events: deque[Event] = deque()
+        self._schedule: TickSchedule | None = None
+        self._instruction: Instruction | None = None
+        self._prompt_slots: np.ndarray | None = None
+        self._prompt_is_filled = False
+        self._epoch = 0
+        self._work_id = 0
+        self._in_flight: _InFlight | None = None
+        self._late: WorkResult | None = None
+        self._last_used_index = 0
+        self._last_tick = -1
+        self._fresh_effect_ns = 0
+        self._is_enabled = False
+        self._is_stopped = False
+        self._fault: str | None = None
+        self._is_latched = False
+
+    @property
+    def is_enabled(self) -> bool:
+        return self._is_enabled
+
+    @property
+    def last_used_frame(self) -> int:
+        """Index of the newest frame that was used or declared void, 0 where there is none."""
+        return self._last_used_index
+
+    def post(self, event: Event) -> None:
+        """Have `event` applied at the start of the next tick; may be called from any thread."""
+        self._events.append(event)
+
+    def begin(self, schedule: TickSchedule) -> None:
+        """Start over on a new schedule: frames received before it are void, memory is empty, disabled."""
+        self._schedule = schedule
+        self._last_tick = -1
+        self._fresh_effect_ns = schedule.origin_ns
+        self._is_enabled = False
+        self._is_stopped = False
+        self.planner.reset()
+        self._void_frames()
+        # An enabling that no tick has seen was meant for the run before.
+        for event in list(self._events):
+            if isinstance(event, Enable):
+                self._events.remove(event)
+        self._refill_prompt()
+
+    def stop(self, sink: Sink) -> None:
+        """End motion for good: braking points and last commands. To be called when no tick runs any more."""
+        now, ros_now = self._clock.pair()
+        self._cancel(now, now, ros_now, sink)
+        self._send_rest(sink)
+        self._is_enabled = False
+
+    def tick(self, tick: int, sink: Sink) -> TickRecord:
+        """Run tick `tick` to its end and publish exactly one record; returns the record."""
+        times = self._schedule.times(tick)
+        now, ros_now = self._clock.pair()
+        record = TickRecord(tick, times.start_ns, now, ros_now + times.effect_ns - now)
+        record.skipped_ticks = tick - self._last_tick - 1
+        self._last_tick = tick
+        try:
+            self._run(record, times, sink)
+        except Exception as error:  # a defect here must still end in one decision, and in no motion
+            record.decision = Decision.FAULT
+            record.reason = f"internal error: {type(error).__name__}: {error}"
+            self._fail(record.reason, traceback.format_exc())
+            self._rest(record, times, sink)
+        self._finish(record, times, sink)
+        return record
+
+    def _run(self, record: TickRecord, times: TickTimes, sink: Sink) -> None:
+        self._apply_events(record, times, sink)
+        record.hold_ns = max(0, times.effect_ns - self._fresh_effect_ns)
+        overdue = self._collect(record, record.started_ns) or self._late
+        self._late = None
+        hold = self._hold_before_work(record, record.started_ns, times)
+        result = None
+        if hold is None:
+            self._submit_frame(record, record.started_ns)
+            result = self._collect(record, times.cutoff_ns)
+            if result is not None and result.finished_ns > times.cutoff_ns:
+                self._late, result = result, None
+        record.decision, record.reason = self._decide(record, times, hold, result, overdue)
+        self._act(record, times, sink)
+
+        self._clock.sleep_until(times.cutoff_ns)
+        commands = self.planner.commands(times.effect_ns, record.hold_ns)
+        if self._is_enabled:
+            for command in commands:
+                sink.command(command)
+
+    def _apply_events(self, record: TickRecord, times: TickTimes, sink: Sink) -> None:
+        while self._events:
+            event = self._events.popleft()
+            record.events.append(event.to_json())
+            if isinstance(event, Retune):
+                self.config, self.admission.config = event.control, event.admission
+                continue
+            if isinstance(event, EngineReplaced):
+                self._info = event.info
+                self._fault = None
+                self._in_flight = None
+                self.admission.forget()
+                self._refill_prompt()
+                continue
+            if event == Enable(self._is_enabled) and not self._is_latched:
+                continue
+            self._cancel(record.started_ns, times.effect_ns, record.effect_stamp_ns, sink)
+            match event:
+                case Enable():
+                    self._send_rest(sink)
+                    self._is_enabled = event.is_enabled
+                    if event.is_enabled and self._fault is None:
+                        self._is_latched = False
+                    self._fresh_effect_ns = times.effect_ns
+                    self.planner.reset()
+                case Instruction():
+                    self._instruction = event
+                    self._refill_prompt()
+                case ResetMemory():
+                    self._refill_prompt()
+                case ClockJump():
+                    self._void_frames()
+                    self._refill_prompt()
+                    self._fresh_effect_ns = times.effect_ns
+
+    def _cancel(self, now_ns: int, effect_ns: int, stamp_ns: int, sink: Sink) -> None:
+        """Drop what is queued and send each trajectory controller the point where it comes to rest."""
+        for trajectory in self.planner.cancel(now_ns, effect_ns, stamp_ns):
+            if self._is_enabled:
+                sink.trajectory(trajectory)
+
+    def _send_rest(self, sink: Sink) -> None:
+        """The last commands before silence, since their controllers keep the last value for ever."""
+        if self._is_enabled:
+            for command in self.planner.rest_commands():
+                sink.command(command)
+
+    def _rest(self, record: TickRecord, times: TickTimes, sink: Sink) -> None:
+        """Bring motion to rest after a defect, of which this may be a part as well."""
+        try:
+            self._cancel(record.started_ns, times.effect_ns, record.effect_stamp_ns, sink)
+            self._send_rest(sink)
+        except Exception:
+            self._on_fault(traceback.format_exc())
+
+    def _void_frames(self) -> None:
+        newest = self._frames.peek()
+        self._last_used_index = newest.index if newest is not None else 0
+
+    def _refill_prompt(self) -> None:
+        """Forget every frame and have the prompt written again; work in flight belongs to the past."""
+        if self._instruction is None:
+            return
+        self._epoch += 1
+        self._late = None
+        self._prompt_slots = self.memory.set_prompt(len(self._instruction.tokens))
+        self._prompt_is_filled = False
+
+    def _collect(self, record: TickRecord, until_ns: int) -> WorkResult | None:
+        """Wait for the work in flight; returns a pass's result if it still belongs to this memory."""
+        job = self._in_flight
+        if job is None or self._fault is not None:
+            return None
+        result = self._engine.wait(until_ns)
+        if result is None:
+            return None
+        self._in_flight = None
+        if result.status is WorkStatus.FAILED:
+            self._fail(result.error, result.error)
+            return None
+        times = WorkTimes(
+            job.work_id,
+            job.kind,
+            job.submitted_ns,
+            result.started_ns,
+            result.finished_ns,
+            # The end of the wait that saw it: a replay of that wait at this time sees it too.
+            min(self._clock.now_ns(), until_ns),
+            result.stages,
+        )
+        record.work.append(times)
+        if result.frame is not None:
+            times.frame_index = result.frame.index
+            record.skipped_frames += max(0, result.frame.index - self._last_used_index - 1)
+            self._last_used_index = max(self._last_used_index, result.frame.index)
+            record.top_probability = float(result.top_probability[0].mean())
+            record.entropy = float(result.entropy[0].mean())
+            self.admission.observe(result.stages, result.finished_ns - job.submitted_ns)
+        if job.epoch != self._epoch:
+            return None
+        if job.kind == "prompt":
+            self._prompt_is_filled = True
+            return None
+        if result.status is WorkStatus.DONE:
+            # A late result is used in a tick that may collect another one into the same arrays.
+            result.tokens = result.tokens.copy()
+            self.memory.retain(result.frame, result.embedding, record.tick)
+            times.retained_frame = result.frame.index
+        return result
+
+    def _fail(self, reason: str, details: str) -> None:
+        if self._fault is None:
+            self._fault = reason
+            self._is_latched = True
+            self._on_fault(details)
+
+    def _hold_before_work(self, record: TickRecord, now_ns: int, times: TickTimes) -> Hold | None:
+        """The first hold that stands in the way of a pass, in the order of `Decision`; None if none does."""
+        if self._fault is not None or self._is_latched:
+            return Decision.HOLD_NO_FRAME, "stopped"
+        if self._in_flight is None and not self._prompt_is_filled and self._prompt_slots is not None:
+            self._submit_prompt(now_ns)
+        newest = self._frames.peek()
+        record.seen_frame = newest.index if newest is not None else 0
+        if record.seen_frame <= self._last_used_index:
+            return Decision.HOLD_NO_FRAME, "no frame newer than the last used"
+        _describe_frame(record, newest, now_ns)
+        if record.frame_age_ns > self.config.max_frame_age_ns:
+            return Decision.HOLD_STALE_FRAME, (
+                f"the newest frame is {record.frame_age_ns / 1e6:.0f} ms old, "
+                f"allowed are {self.config.max_frame_age_ns / 1e6:.0f} ms"
+            )
+        if self._in_flight is not None:
+            return Decision.HOLD_BUSY, f"an earlier {self._in_flight.kind} still runs"
+        if self._prompt_slots is None:
+            return Decision.HOLD_BUSY, "no instruction has arrived"
+        verdict = self.admission.ask(now_ns, times.cutoff_ns)
+        record.predicted_ns = verdict.predicted_ns
+        record.is_probe = verdict.is_probe
+        if not verdict.is_admitted:
+            return Decision.HOLD_REFUSED, (
+                f"a pass needs {verdict.predicted_ns / 1e6:.1f} ms, "
+                f"{(times.cutoff_ns - now_ns) / 1e6:.1f} ms are left"
+            )
+        return None
+
+    def _submit_prompt(self, now_ns: int) -> None:
+        work = PromptWork(self._next_work(), self._instruction.tokens, self._prompt_slots)
+        self._submit("prompt", work, now_ns)
+
+    def _submit_frame(self, record: TickRecord, now_ns: int) -> None:
+        """Make room by the eviction policy and start a pass over what is then retained."""
+        for evicted in self.memory.make_room(record.tick):
+            self._engine.evict(evicted.slots)
+            record.journal.append(evicted.to_json())
+        self.totals.evictions += len(record.journal)
+        work = FrameWork(
+            self._next_work(), self.memory.context_slots(), self.memory.frame_slots, self.memory.action_slots
+        )
+        record.submitted_work = work.work_id
+        self._submit("frame", work, now_ns)
+
+    def _next_work(self) -> int:
+        self._work_id += 1
+        return self._work_id
+
+    def _submit(self, kind: str, work: PromptWork | FrameWork, now_ns: int) -> None:
+        self._in_flight = _InFlight(work.work_id, kind, now_ns, self._epoch)
+        self._engine.submit(work)
+
+    def _decide(
+        self,
+        record: TickRecord,
+        times: TickTimes,
+        hold: Hold | None,
+        result: WorkResult | None,
+        overdue: WorkResult | None,
+    ) -> tuple[Decision, str]:
+        """The tick's decision: the first that applies, in the order of `Decision`."""
+        if self._fault is not None:
+            return Decision.FAULT, self._fault
+        if self._is_latched:
+            return Decision.SAFE_STOP, "a fault was latched; call ~/enable to go on"
+        if self._is_enabled and (not_ready := self.planner.is_ready(record.started_ns)) is not None:
+            return Decision.SAFE_STOP, not_ready
+        if hold is None:
+            hold = self._use(record, result, times)
+            if hold is None:
+                return Decision.FRESH, ""
+        if self.config.uses_late_result and self._use(record, overdue, times) is None:
+            return Decision.FRESH_LATE, f"the pass of an earlier tick, since {hold[1]}"
+        if record.hold_ns > self.config.max_hold_ns:
+            return Decision.SAFE_STOP, f"no fresh action for {record.hold_ns / 1e6:.0f} ms: {hold[1]}"
+        return hold
+
+    def _use(self, record: TickRecord, result: WorkResult | None, times: TickTimes) -> Hold | None:
+        """Queue the action steps of a pass; returns the hold where it has none to give."""
+        if result is None:
+            return Decision.HOLD_LATE, "the pass had not finished at the cut-off"
+        if result.status is WorkStatus.NO_FRAME:
+            return Decision.HOLD_NO_FRAME, "the engine found no whole frame"
+        accepted = self.planner.accept(
+            result.tokens, self._info.vocabulary_size, result.frame.capture_ns, times.effect_ns
+        )
+        record.steps_left = accepted.steps_left
+        record.steps_dropped = accepted.steps_dropped
+        if accepted.steps_left == 0:
+            return Decision.HOLD_LATE, accepted.reason or "every action step was due too soon or is too old"
+        _describe_frame(record, result.frame, record.started_ns)
+        return None
+
+    def _act(self, record: TickRecord, times: TickTimes, sink: Sink) -> None:
+        """Send the trajectory of a fresh action, or bring motion to rest where the tick says stop."""
+        if record.decision.is_fresh:
+            self._fresh_effect_ns = times.effect_ns
+            self._is_stopped = False
+            record.hold_ns = 0
+            if self._is_enabled:
+                for trajectory in self.planner.trajectories(times.effect_ns, record.effect_stamp_ns):
+                    sink.trajectory(trajectory)
+        elif not record.decision.is_hold and not self._is_stopped:
+            self._is_stopped = True
+            self._cancel(record.started_ns, times.effect_ns, record.effect_stamp_ns, sink)
+
+    def _finish(self, record: TickRecord, times: TickTimes, sink: Sink) -> None:
+        record.is_enabled = self._is_enabled
+        record.retained_frames = len(self.memory.frames)
+        action = self.planner.last_action
+        record.action = None if action is None else action.tolist()
+        sink.tick(record)
+        record.published_ns = self._clock.now_ns()
+        record.is_late = record.published_ns > times.effect_ns
+        self.decision_counts[record.decision] += 1
+        totals = self.totals
+        totals.ticks += 1
+        totals.skipped_frames += record.skipped_frames
+        totals.misses += record.submitted_work is not None and record.decision is not Decision.FRESH
+        totals.late_publishes += record.is_late
+        totals.skipped_ticks += record.skipped_ticks
+        self.last_record = record
+        sink.finished(record)
+
+
+def _describe_frame(record: TickRecord, frame: FrameMeta, now_ns: int) -> None:
+    record.frame_index = frame.index
+    record.frame_stamp_ns = frame.stamp_ns
+    record.frame_capture_ns = frame.capture_ns
+    record.frame_receipt_ns = frame.receipt_ns
+    record.frame_age_ns = frame.age_ns(now_ns)

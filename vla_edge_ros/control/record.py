@@ -1,0 +1,83 @@
+"""What one tick decided and why: the source of `~/tick`, telemetry, reports and replay."""
+
+from dataclasses import asdict, dataclass, field
+
+from vla_edge_ros.control.decision import Decision
+from vla_edge_ros.engine.interface import StageTimes
+
+
+@dataclass(slots=True)
+class WorkTimes:
+    """When work that this tick collected was begun, ended and seen by the control thread (steady ns).
+
+    frame_index: the frame that a pass read; None for a prompt, and where it found no whole frame.
+    retained_frame: the frame that it put into memory, None where it put none.
+    """
+
+    work_id: int
+    kind: str
+    submitted_ns: int
+    started_ns: int
+    finished_ns: int
+    received_ns: int
+    stages: StageTimes = field(default_factory=StageTimes)
+    frame_index: int | None = None
+    retained_frame: int | None = None
+
+
+@dataclass(slots=True)
+class TickRecord:
+    """One tick. Times are steady nanoseconds; None means that the tick had no such thing.
+
+    seen_frame: index of the newest frame when the tick looked, 0 for none.
+    frame_*: the frame that the tick's action is of, else the newest one when it looked.
+    skipped_frames: published since the frame used before, and never used.
+    predicted_ns: admission's estimate of the pass, asked for at this tick.
+    submitted_work: the pass that this tick began.
+    work: results that this tick collected, the late ones of earlier ticks included.
+    top_probability, entropy: mean over the A tokens of the last pass that this tick collected.
+    journal: lines of the eviction journal (`Evicted.to_json`).
+    action: the A values of this tick's step in policy units, limited as they would be sent.
+    is_late: the last publish of the tick returned after its effect time.
+    """
+
+    tick: int
+    scheduled_ns: int
+    started_ns: int
+    effect_stamp_ns: int
+    decision: Decision = Decision.HOLD_NO_FRAME
+    reason: str = ""
+    is_enabled: bool = False
+    seen_frame: int = 0
+    skipped_frames: int = 0
+    frame_index: int | None = None
+    frame_stamp_ns: int | None = None
+    frame_capture_ns: int | None = None
+    frame_receipt_ns: int | None = None
+    frame_age_ns: int | None = None
+    predicted_ns: int | None = None
+    is_probe: bool = False
+    submitted_work: int | None = None
+    work: list[WorkTimes] = field(default_factory=list)
+    top_probability: float | None = None
+    entropy: float | None = None
+    action: list[float] | None = None
+    steps_left: int = 0
+    steps_dropped: int = 0
+    retained_frames: int = 0
+    journal: list[dict] = field(default_factory=list)
+    events: list[dict] = field(default_factory=list)
+    hold_ns: int = 0
+    skipped_ticks: int = 0
+    published_ns: int = 0
+    is_late: bool = False
+
+    @property
+    def own_pass(self) -> WorkTimes | None:
+        """The pass that this tick began, where it also saw its end."""
+        return next((w for w in self.work if w.work_id == self.submitted_work), None)
+
+    def to_json(self) -> dict:
+        record = asdict(self)
+        record["decision"] = self.decision.value
+        return record

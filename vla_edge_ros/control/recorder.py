@@ -1,0 +1,66 @@
+"""Writes what the control loop did as JSON lines, off the control thread and in bounded memory."""
+
+import json
+import threading
+from collections import deque
+from pathlib import Path
+
+from vla_edge_ros.control.record import TickRecord
+from vla_edge_ros.perception.frame import FrameMeta
+
+
+class Recorder:
+    """One line an item: {"run": ...}, then {"frame": ...} and {"tick": ...} as they come, {"end": ...}.
+
+    The queue holds at most `capacity` items; what comes while it is full is dropped and counted in `dropped`.
+    A disk that refuses is said once through `error`; recording then stops and the loop goes on.
+    """
+
+    def __init__(self, path: Path, run: dict, capacity: int = 4096) -> None:
+        """Raises OSError where `path` cannot be written."""
+        self._file = path.open("w", encoding="utf-8")
+        self._file.write(json.dumps({"run": run}) + "\n")
+        self._file.flush()
+        self._queue: deque[TickRecord | FrameMeta | dict] = deque()
+        self._capacity = capacity
+        self._wake = threading.Event()
+        self._is_closing = False
+        self.dropped = 0
+        self.error: str | None = None
+        self._thread = threading.Thread(target=self._write, name="recorder", daemon=True)
+        self._thread.start()
+
+    def put(self, item: TickRecord | FrameMeta | dict) -> None:
+        """Queue an item; never blocks. It must not change afterwards. A dict is written as it is."""
+        if len(self._queue) >= self._capacity or self.error is not None:
+            self.dropped += 1
+            return
+        self._queue.append(item)
+        self._wake.set()
+
+    def close(self) -> None:
+        """Write what is queued and close the file."""
+        self._is_closing = True
+        self._wake.set()
+        self._thread.join()
+
+    def _write(self) -> None:
+        try:
+            with self._file:
+                while not (self._is_closing and not self._queue):
+                    self._wake.wait(1.0)
+                    self._wake.clear()
+                    while self._queue:
+                        self._file.write(json.dumps(_line(self._queue.popleft())) + "\n")
+                    self._file.flush()
+        except OSError as error:
+            self.error = f"recording stopped: {error}"
+            self._queue.clear()
+
+
+def _line(item: TickRecord | FrameMeta | dict) -> dict:
+    if isinstance(item, TickRecord):
+        return {"tick": item.to_json()}
+    if isinstance(item, FrameMeta):
+        return {"frame": [item.index, item.stamp_ns, item.capture_ns, item.receipt_ns]}
+    return item

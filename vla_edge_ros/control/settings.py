@@ -1,0 +1,149 @@
+"""From the parameter table's values to a controller: the one place where live and replay are put together."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from vla_edge_ros.actions.planner import ActionConfig, ActionPlanner
+from vla_edge_ros.actions.policy import Policy, load_policy
+from vla_edge_ros.control.admission import Admission, AdmissionConfig
+from vla_edge_ros.control.clock import Clock
+from vla_edge_ros.control.controller import Controller
+from vla_edge_ros.control.events import ControlConfig, Retune
+from vla_edge_ros.control.schedule import TickSchedule
+from vla_edge_ros.engine.interface import FRAME_TOKENS, MAX_ACTION_TOKENS, Engine, EngineInfo, EngineSpec
+from vla_edge_ros.engine.tokenizer import load_tokenizer
+from vla_edge_ros.memory.frame_memory import FrameMemory
+from vla_edge_ros.memory.policies import make_policy
+from vla_edge_ros.perception.frame_buffer import FrameBuffer
+from vla_edge_ros.perception.resize import Resizer
+from vla_edge_ros.perception.stamps import StampWatch
+from vla_edge_ros.share import share_directory
+
+Parameters = Mapping[str, object]
+
+
+def ns(milliseconds: float) -> int:
+    return round(milliseconds * 1e6)
+
+
+def policy_of(parameters: Parameters) -> Policy:
+    """The policy file that the parameters name, with the groups that they choose."""
+    path = parameters["actions.policy_file"]
+    policy = load_policy(Path(path) if path else share_directory() / "config/policies/demo_arm.yaml")
+    return policy.with_groups(parameters["actions.groups"])
+
+
+def engine_spec(parameters: Parameters, action_tokens: int) -> EngineSpec:
+    return EngineSpec(
+        backend=parameters["engine.backend"],
+        model=parameters["engine.model"],
+        seed=parameters["engine.seed"],
+        n_slots=parameters["memory.slots"],
+        action_tokens=action_tokens,
+        blas_threads=parameters["engine.blas_threads"],
+        budget_bytes=parameters["memory.budget_bytes"],
+    )
+
+
+def tick_schedule(parameters: Parameters, origin_ns: int) -> TickSchedule:
+    return TickSchedule(
+        origin_ns,
+        ns(parameters["control.period_ms"]),
+        ns(parameters["control.deadline_ms"]),
+        ns(parameters["control.margin_ms"]),
+    )
+
+
+def live_settings(parameters: Parameters) -> Retune:
+    """The configurations that may change while ticks run."""
+    return Retune(
+        ControlConfig(
+            max_frame_age_ns=ns(parameters["camera.max_age_ms"]),
+            max_hold_ns=ns(parameters["actions.max_hold_ms"]),
+            uses_late_result=parameters["actions.late_result"] == "next_tick",
+        ),
+        AdmissionConfig(
+            parameters["admission.ema_alpha"],
+            parameters["admission.decay"],
+            parameters["admission.probe_after_ticks"],
+        ),
+    )
+
+
+def action_config(parameters: Parameters) -> ActionConfig:
+    return ActionConfig(
+        period_ns=ns(parameters["control.period_ms"]),
+        ttl_ns=ns(parameters["actions.ttl_ms"]),
+        max_hold_ns=ns(parameters["actions.max_hold_ms"]),
+        min_lead_ns=ns(parameters["actions.min_lead_ms"]),
+        joint_state_max_age_ns=ns(parameters["actions.joint_state_max_age_ms"]),
+        anchor=parameters["actions.anchor"],
+    )
+
+
+def build_controller(
+    parameters: Parameters,
+    policy: Policy,
+    clock: Clock,
+    engine: Engine,
+    info: EngineInfo,
+    frames: FrameBuffer,
+    on_fault: Callable[[str], None],
+) -> Controller:
+    """A controller around an engine that is already configured."""
+    live = live_settings(parameters)
+    memory = FrameMemory(
+        parameters["memory.slots"],
+        len(policy.dimensions),
+        make_policy(parameters["memory.policy"], parameters["memory.window_frames"]),
+        info.embedding_size,
+    )
+    planner = ActionPlanner(policy, action_config(parameters))
+    admission = Admission(live.admission)
+    return Controller(live.control, clock, engine, info, frames, memory, planner, admission, on_fault)
+
+
+def stamp_watch(parameters: Parameters) -> StampWatch:
+    return StampWatch(
+        future_tolerance_ns=ns(parameters["camera.future_tolerance_ms"]),
+        foreign_after_ns=ns(parameters["camera.foreign_clock_ms"]),
+        frozen_after=parameters["camera.frozen_after_frames"],
+        withhold_frozen=parameters["camera.withhold_frozen"],
+    )
+
+
+def resizer(parameters: Parameters) -> Resizer:
+    return Resizer(policy=parameters["camera.resize"], interpolation=parameters["camera.interpolation"])
+
+
+class Prompter:
+    """Turns an instruction into the tokens of the model's prompt."""
+
+    def __init__(self, parameters: Parameters) -> None:
+        self._system_prompt = parameters["instruction.system_prompt"]
+        room = parameters["memory.slots"] - FRAME_TOKENS - MAX_ACTION_TOKENS
+        # The fake engine's model is no model: its prompts are bytes, as a preset's are.
+        model = "tiny" if parameters["engine.backend"] == "fake" else parameters["engine.model"]
+        self._tokenizer = load_tokenizer(model, room)
+
+    def tokens(self, instruction: str) -> np.ndarray:
+        """(P,) int32; raises InstructionRefused where it leaves no room for a frame."""
+        return self._tokenizer.make_prompt_tokens(instruction, self._system_prompt)
+
+
+def account(info: EngineInfo) -> str:
+    """The engine's memory in one line: `weights 6.7 MB, kv 2.1 MB, total 8.8 MB`."""
+    entries = info.account_bytes | {"total": sum(info.account_bytes.values())}
+    return ", ".join(f"{purpose} {size / 1e6:.1f} MB" for purpose, size in entries.items())
+
+
+def describe_engine(parameters: Parameters, info: EngineInfo) -> dict:
+    """What fixes an engine's arithmetic, for the record of a run."""
+    return {
+        "backend": info.backend,
+        "plan_id": info.plan_id,
+        "model": parameters["engine.model"],
+        "seed": parameters["engine.seed"],
+    }

@@ -1,0 +1,70 @@
+"""From `EngineSpec.backend` to an engine."""
+
+import ctypes
+import importlib
+from dataclasses import replace
+
+from vla_edge_ros.engine.interface import Engine, EngineError, EngineInfo, EngineSpec
+from vla_edge_ros.perception.frame_buffer import FrameBuffer
+
+BACKENDS = ("auto", "cuda", "numpy", "fake")
+
+
+def make_engine(spec: EngineSpec, frames: FrameBuffer) -> Engine:
+    """An engine that is not yet configured; `auto` is `cuda` where it can run, else `numpy` with a note why.
+
+    Raises EngineError where the backend is unknown or cannot run here.
+    """
+    if spec.backend == "auto":
+        obstacle = cuda_obstacle()
+        if obstacle:
+            note = f"backend auto chose numpy: {obstacle}"
+            return _WithNote(make_engine(replace(spec, backend="numpy"), frames), note)
+        return make_engine(replace(spec, backend="cuda"), frames)
+    if spec.backend == "cuda":
+        obstacle = cuda_obstacle()
+        if obstacle:
+            raise EngineError(f"backend cuda cannot run: {obstacle}; use backend numpy or auto")
+        return importlib.import_module("vla_edge_ros.engine.cuda.engine").CudaEngine(spec, frames)
+    if spec.backend == "numpy":
+        from vla_edge_ros.engine.numpy_engine import NumpyEngine
+
+        return NumpyEngine(spec, frames)
+    if spec.backend == "fake":
+        from vla_edge_ros.engine.fake import FakeEngine
+
+        return FakeEngine(spec, frames)
+    raise EngineError(f"unknown engine backend {spec.backend!r}: use one of {', '.join(BACKENDS)}")
+
+
+def cuda_obstacle() -> str:
+    """Why the CUDA engine cannot run on this machine, in one line; empty where it can."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return "no NVIDIA driver (libcuda.so.1 is not installed)"
+    count = ctypes.c_int(0)
+    status = driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count))
+    if status or not count.value:
+        return f"the NVIDIA driver finds no device (CUDA error {status})"
+    try:
+        importlib.import_module("vla_edge_ros.engine.cuda.engine")
+    except ImportError as error:
+        return f"the CUDA engine cannot be imported ({error})"
+    return ""
+
+
+class _WithNote:
+    """An engine whose information says one thing more."""
+
+    def __init__(self, engine: Engine, note: str):
+        self._engine = engine
+        self._note = note
+        self.submit = engine.submit
+        self.wait = engine.wait
+        self.evict = engine.evict
+        self.close = engine.close
+
+    def configure(self) -> EngineInfo:
+        info = self._engine.configure()
+        return replace(info, notes=(*info.notes, self._note))

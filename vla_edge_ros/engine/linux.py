@@ -1,0 +1,124 @@
+"""What Linux offers beyond the standard library: exact waits, children that cannot outlive us, memory use."""
+
+import contextlib
+import ctypes
+import errno
+import os
+import queue
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+
+_PR_SET_PDEATHSIG = 1
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Timespec(ctypes.Structure):
+    _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
+
+
+class _PollFd(ctypes.Structure):
+    _fields_ = (("fd", ctypes.c_int), ("events", ctypes.c_short), ("revents", ctypes.c_short))
+
+
+class BoundedPoll:
+    """Waits until one file descriptor is readable or closed by its peer, but not beyond a steady-clock time.
+
+    `select.poll` rounds its timeout up to milliseconds and `select.select` refuses descriptors above 1023;
+    ppoll does neither, and the interpreter lock is free while it waits.
+    """
+
+    def __init__(self, fd: int):
+        self._poll_fd = _PollFd(fd, select.POLLIN, 0)
+        self._timeout = Timespec()
+
+    def is_readable_by(self, until_ns: int | None) -> bool:
+        """True as soon as there is something to read; False once the steady clock is at `until_ns`."""
+        timeout = None if until_ns is None else ctypes.byref(self._timeout)
+        while True:
+            if until_ns is not None:
+                remaining_ns = max(0, until_ns - time.monotonic_ns())
+                self._timeout.seconds, self._timeout.nanoseconds = divmod(remaining_ns, 1_000_000_000)
+            ready = libc.ppoll(ctypes.byref(self._poll_fd), ctypes.c_ulong(1), timeout, None)
+            if ready >= 0:
+                return ready > 0
+            if ctypes.get_errno() != errno.EINTR:
+                raise OSError(ctypes.get_errno(), "ppoll failed")
+
+
+def start_bound_module(
+    module: str, arguments: Sequence[str], pass_fds: Sequence[int] = (), environment: Mapping[str, str] = {}
+) -> subprocess.Popen:
+    """Start `python -m module ARGUMENTS --parent-pid PID` as a child that dies with this process.
+
+    The child must call `die_with_parent`. The kernel sends that signal when the *thread* that started the
+    child ends, so a thread that lives as long as the child starts it. The child has a session of its own
+    (Ctrl-C in the terminal does not reach it), this process's `sys.path`, and its standard output on the
+    error stream. Scheduling policy and priority are those of the calling thread.
+    """
+    command = [sys.executable, "-m", module, *arguments, "--parent-pid", str(os.getpid())]
+    started: queue.SimpleQueue = queue.SimpleQueue()
+
+    def start_and_stay() -> None:
+        try:
+            process = subprocess.Popen(
+                command,
+                env=same_imports({**os.environ, **environment}),
+                pass_fds=pass_fds,
+                stdin=subprocess.DEVNULL,
+                stdout=2,
+                start_new_session=True,
+            )
+        except BaseException as error:
+            started.put(error)
+            return
+        started.put(process)
+        with contextlib.suppress(ChildProcessError):
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+
+    threading.Thread(target=start_and_stay, name=f"{module} parent", daemon=True).start()
+    outcome = started.get()
+    if isinstance(outcome, BaseException):
+        raise outcome
+    return outcome
+
+
+def same_imports(environment: Mapping[str, str]) -> dict[str, str]:
+    """`environment`, changed so that a Python started with it imports what this one would."""
+    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+    return {**environment, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
+
+
+def die_with_parent(parent_pid: int) -> None:
+    """Have the kernel kill this process when its parent ends; ignore the signals that a terminal or systemd
+    sends to both, which the parent obeys."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    libc.prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
+    if os.getppid() != parent_pid:
+        os._exit(1)
+
+
+def process_memory(pid: int) -> int:
+    """Resident bytes of a process (RSS of /proc/PID/statm, shared pages included); 0 once it has ended."""
+    try:
+        with open(f"/proc/{pid}/statm", "rb") as statm:
+            return int(statm.read().split()[1]) * _PAGE_BYTES
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+
+
+def process_cpu_ticks(pid: int) -> int:
+    """Clock ticks used by a process and its ended children (utime to cstime of /proc/PID/stat)."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            fields = stat.read().rpartition(b")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return sum(map(int, fields[11:15]))

@@ -1,0 +1,291 @@
+"""Commands and results between the control process and the engine's child process.
+
+A mailbox is one end of an AF_UNIX SOCK_SEQPACKET pair. The kernel bounds its memory, delivers whole records
+in order with the memory ordering that shared memory would need atomics for, and turns the death of the
+peer into an end of file, so that nobody waits for a process that is gone.
+
+A record is a fixed header, then its arrays as int32 and float32, then text. Both ends keep one buffer for
+sending and one for receiving, sized once from `n_slots`.
+"""
+
+import socket
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+
+from vla_edge_ros.engine.interface import (
+    MAX_ACTION_TOKENS,
+    FrameWork,
+    PromptWork,
+    StageTimes,
+    WorkResult,
+    WorkStatus,
+)
+from vla_edge_ros.engine.linux import BoundedPoll
+from vla_edge_ros.perception.frame import FrameMeta
+
+MAX_STEPS = 16
+"""K: the longest action chunk of one result."""
+
+_HEADER = struct.Struct("=4H 4I Q 10q")
+# kind, status, arrays present, unused; four counts; work id;
+# frame index, stamp, capture, receipt; copy, vision, prefill, decode; started, finished
+_MIN_PAYLOAD_BYTES = 65536
+_NO_TIMES = (0,) * 10
+_TOKENS, _TOP_PROBABILITY, _ENTROPY, _EMBEDDING = 1, 2, 4, 8
+
+
+class MailboxClosed(Exception):
+    """The peer has closed its end or has died."""
+
+
+class MailboxFull(Exception):
+    """The peer does not read, and the kernel's buffer has no room for another record."""
+
+
+class Kind(IntEnum):
+    SPEC = 1
+    INFO = 2
+    ERROR = 3
+    PROMPT = 4
+    FRAME = 5
+    EVICT = 6
+    CLOSE = 7
+    RESULT = 8
+
+
+@dataclass(slots=True)
+class Text:
+    """A record of text: the JSON of a specification or of an engine's information, or an error's one line."""
+
+    kind: Kind
+    text: str
+
+
+@dataclass(slots=True)
+class Evict:
+    """Forget `slots`, (n,) int32."""
+
+    slots: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """End the engine; nothing is answered but the end of file."""
+
+
+Message = PromptWork | FrameWork | WorkResult | Evict | Close | Text
+
+
+def connected_pair() -> tuple[socket.socket, socket.socket]:
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+class Mailbox:
+    """One end of the pair; sending and receiving use separate buffers, so a thread may do each.
+
+    Takes slot lists of up to `n_slots` entries and results with embeddings of up to 16000 values.
+    """
+
+    def __init__(self, end: socket.socket, n_slots: int):
+        self.capacity_bytes = _HEADER.size + max(_MIN_PAYLOAD_BYTES, 2 * 4 * n_slots)
+        end.setblocking(False)
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * self.capacity_bytes)
+        available_bytes = end.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+        if available_bytes < self.capacity_bytes + 64:
+            raise ValueError(
+                f"{n_slots} slots need records of {self.capacity_bytes} bytes, the kernel allows "
+                f"{available_bytes}: raise net.core.wmem_max or use fewer slots"
+            )
+        self._socket = end
+        self._poll = BoundedPoll(end.fileno())
+        self._send_buffer = memoryview(bytearray(self.capacity_bytes))
+        self._receive_buffer = memoryview(bytearray(self.capacity_bytes))
+        self._out_ints, self._out_floats = _payload_views(self._send_buffer)
+        self._in_ints, self._in_floats = _payload_views(self._receive_buffer)
+
+    def send(self, message: Message) -> None:
+        """Hand one record to the kernel; never waits.
+
+        Raises MailboxFull, MailboxClosed, or ValueError where an array or text is larger than the mailbox.
+        """
+        size = self._encode(message)
+        try:
+            self._socket.send(self._send_buffer[:size], socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        except BlockingIOError as error:
+            raise MailboxFull("the peer does not read its mailbox") from error
+        except OSError as error:
+            raise MailboxClosed(str(error)) from error
+
+    def receive(self, until_ns: int | None) -> Message | None:
+        """The next record, or None once the steady clock reaches `until_ns` (None: wait for ever).
+
+        Arrays are views on the receive buffer, valid until the next record is received. Raises MailboxClosed.
+        """
+        while self._poll.is_readable_by(until_ns):
+            try:
+                size = self._socket.recv_into(self._receive_buffer)
+            except ConnectionResetError:
+                # Reported once when the peer dies with records unread; what it sent before is still queued.
+                continue
+            except BlockingIOError:
+                continue
+            if size == 0:
+                raise MailboxClosed("end of file")
+            return self._decode(size)
+        return None
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _encode(self, message: Message) -> int:
+        if isinstance(message, FrameWork):
+            arrays = (message.context_slots, message.frame_slots, message.action_slots)
+            return self._encode_slots(Kind.FRAME, message.work_id, arrays)
+        if isinstance(message, WorkResult):
+            return self._encode_result(message)
+        if isinstance(message, PromptWork):
+            return self._encode_slots(Kind.PROMPT, message.work_id, (message.tokens, message.slots))
+        if isinstance(message, Evict):
+            return self._encode_slots(Kind.EVICT, 0, (message.slots,))
+        if isinstance(message, Close):
+            return self._encode_slots(Kind.CLOSE, 0, ())
+        return self._encode_text(message)
+
+    def _encode_slots(self, kind: Kind, work_id: int, arrays: tuple[np.ndarray, ...]) -> int:
+        counts = [len(array) for array in arrays] + [0] * (4 - len(arrays))
+        self._check_fits(4 * sum(counts), kind)
+        _HEADER.pack_into(self._send_buffer, 0, kind, 0, 0, 0, *counts, work_id, *_NO_TIMES)
+        offset = 0
+        for array, count in zip(arrays, counts, strict=False):
+            np.copyto(self._out_ints[offset : offset + count], array)
+            offset += count
+        return _HEADER.size + 4 * offset
+
+    def _encode_text(self, message: Text) -> int:
+        text = message.text.encode("utf-8", "replace")
+        self._check_fits(len(text), message.kind)
+        _HEADER.pack_into(self._send_buffer, 0, message.kind, 0, 0, 0, 0, 0, 0, len(text), 0, *_NO_TIMES)
+        self._send_buffer[_HEADER.size : _HEADER.size + len(text)] = text
+        return _HEADER.size + len(text)
+
+    def _encode_result(self, result: WorkResult) -> int:
+        steps, action_tokens = (0, 0) if result.tokens is None else result.tokens.shape
+        if steps > MAX_STEPS or action_tokens > MAX_ACTION_TOKENS:
+            raise ValueError(
+                f"tokens are {steps} x {action_tokens}, "
+                f"a result takes at most {MAX_STEPS} x {MAX_ACTION_TOKENS}"
+            )
+        embedding_size = 0 if result.embedding is None else len(result.embedding)
+        error = result.error.encode("utf-8", "replace")
+        self._check_fits(4 * (3 * steps * action_tokens + embedding_size) + len(error), Kind.RESULT)
+        present = 0
+        offset = 0
+        for bit, array, view in (
+            (_TOKENS, result.tokens, self._out_ints),
+            (_TOP_PROBABILITY, result.top_probability, self._out_floats),
+            (_ENTROPY, result.entropy, self._out_floats),
+            (_EMBEDDING, result.embedding, self._out_floats),
+        ):
+            if array is None:
+                continue
+            if bit != _EMBEDDING and array.shape != (steps, action_tokens):
+                raise ValueError(f"a result has tokens {steps} x {action_tokens} beside shape {array.shape}")
+            present |= bit
+            np.copyto(view[offset : offset + array.size].reshape(array.shape), array)
+            offset += array.size
+        frame = result.frame
+        stages = result.stages
+        _HEADER.pack_into(
+            self._send_buffer,
+            0,
+            Kind.RESULT,
+            result.status.value,
+            present,
+            0,
+            steps,
+            action_tokens,
+            embedding_size,
+            len(error),
+            result.work_id,
+            *((0, 0, 0, 0) if frame is None else _frame_fields(frame)),
+            stages.copy_ns,
+            stages.vision_ns,
+            stages.prefill_ns,
+            stages.decode_ns,
+            result.started_ns,
+            result.finished_ns,
+        )
+        text_start = _HEADER.size + 4 * offset
+        self._send_buffer[text_start : text_start + len(error)] = error
+        return text_start + len(error)
+
+    def _check_fits(self, payload_bytes: int, kind: Kind) -> None:
+        if _HEADER.size + payload_bytes > self.capacity_bytes:
+            raise ValueError(
+                f"a {kind.name} record of {payload_bytes} bytes is larger than the mailbox "
+                f"({self.capacity_bytes - _HEADER.size} bytes)"
+            )
+
+    def _decode(self, size: int) -> Message:
+        kind, status, present, _, *rest = _HEADER.unpack_from(self._receive_buffer)
+        counts, work_id, times = rest[:4], rest[4], rest[5:]
+        kind = Kind(kind)
+        if kind is Kind.RESULT:
+            return self._decode_result(size, status, present, counts, work_id, times)
+        if kind is Kind.CLOSE:
+            return Close()
+        if kind in (Kind.SPEC, Kind.INFO, Kind.ERROR):
+            return Text(kind, str(self._receive_buffer[_HEADER.size : size], "utf-8"))
+        arrays = []
+        offset = 0
+        for count in counts[:3]:
+            arrays.append(self._in_ints[offset : offset + count])
+            offset += count
+        if kind is Kind.FRAME:
+            return FrameWork(work_id, *arrays)
+        if kind is Kind.PROMPT:
+            return PromptWork(work_id, *arrays[:2])
+        return Evict(arrays[0])
+
+    def _decode_result(self, size, status, present, counts, work_id, times) -> WorkResult:
+        steps, action_tokens, embedding_size, _ = counts
+        shape = (steps, action_tokens)
+        offset = 0
+        arrays = []
+        for bit in (_TOKENS, _TOP_PROBABILITY, _ENTROPY, _EMBEDDING):
+            if not present & bit:
+                arrays.append(None)
+                continue
+            count = embedding_size if bit == _EMBEDDING else steps * action_tokens
+            view = self._in_ints if bit == _TOKENS else self._in_floats
+            array = view[offset : offset + count]
+            arrays.append(array if bit == _EMBEDDING else array.reshape(shape))
+            offset += count
+        return WorkResult(
+            work_id=work_id,
+            status=WorkStatus(status),
+            error=str(self._receive_buffer[_HEADER.size + 4 * offset : size], "utf-8"),
+            frame=FrameMeta(*times[:4]) if times[0] else None,
+            tokens=arrays[0],
+            top_probability=arrays[1],
+            entropy=arrays[2],
+            embedding=arrays[3],
+            stages=StageTimes(*times[4:8]),
+            started_ns=times[8],
+            finished_ns=times[9],
+        )
+
+
+def _payload_views(buffer: memoryview) -> tuple[np.ndarray, np.ndarray]:
+    n_words = (len(buffer) - _HEADER.size) // 4
+    return (
+        np.frombuffer(buffer, np.int32, n_words, _HEADER.size),
+        np.frombuffer(buffer, np.float32, n_words, _HEADER.size),
+    )
+
+
+def _frame_fields(frame: FrameMeta) -> tuple[int, int, int, int]:
+    return frame.index, frame.stamp_ns, frame.capture_ns, frame.receipt_ns

@@ -1,0 +1,266 @@
+"""`vla-edge doctor`: what on this machine stands in the way of the deadline, and what to do about it.
+
+Imports that may crash a process (ROS, OpenCV, cv_bridge, CUDA) are tried in processes of their own.
+"""
+
+import argparse
+import contextlib
+import ctypes
+import json
+import os
+import platform
+import resource
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from vla_edge_ros.control.bare_loop import BareLoop
+from vla_edge_ros.control.realtime import describe_limit, set_fifo_priority
+from vla_edge_ros.engine.linux import same_imports
+
+OK, WARN, FAIL = "ok", "warn", "fail"
+
+FIFO_PRIORITY = 50
+TIMER_ERROR_MUST_NS = 500_000
+SHARED_MEMORY_MUST_BYTES = 64 * 2**20
+PROFILE_VARIABLES = ("FASTDDS_DEFAULT_PROFILES_FILE", "FASTRTPS_DEFAULT_PROFILES_FILE")
+_NUMPY_INSTEAD = "engine.backend auto uses the NumPy engine"
+_PROBE_TIMEOUT_S = 30
+_PERIOD_NS, _CUTOFF_NS, _EFFECT_NS = 33_333_000, 31_000_000, 33_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One row: `level` is ok, warn (works, with a loss that `found` or `advice` names) or fail."""
+
+    name: str
+    level: str
+    found: str
+    advice: str = ""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--seconds", type=_seconds, default=5.0, help="time to measure the timer for (0: skip)"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print every check; 1 if one of them failed, else 0."""
+    checks = list(examine(args.seconds))
+    has_failed = any(check.level == FAIL for check in checks)
+    if args.json:
+        print(json.dumps({"ok": not has_failed, "checks": [asdict(check) for check in checks]}, indent=2))
+    else:
+        _print_table(checks)
+    return int(has_failed)
+
+
+def examine(seconds: float) -> Iterator[Check]:
+    yield check_python(sys.version_info[:2])
+    yield check_platform(platform.machine(), platform.release())
+    yield check_cores(len(os.sched_getaffinity(0)))
+    yield check_ros(*probe("from rclpy.utilities import get_rmw_implementation_identifier as f; print(f())"))
+    yield check_profile(os.environ)
+    yield check_shared_memory(Path("/dev/shm"))
+    yield check_opencv(*probe("import cv2; print(cv2.__version__)"))
+    yield check_cv_bridge(*probe("import cv_bridge; cv_bridge.CvBridge(); print('imports')"))
+    yield check_atomics("libatomic.so.1", platform.machine())
+    yield check_priority(_refusal_in_a_thread_of_its_own())
+    yield check_memory_lock(resource.getrlimit(resource.RLIMIT_MEMLOCK)[0])
+    yield check_governors(Path("/sys/devices/system/cpu"))
+    yield check_gpu(*probe("from vla_edge_ros.evaluation.doctor import describe_gpu as f; print(f())"))
+    yield check_pycuda(*probe("import pycuda; print(pycuda.VERSION_TEXT)"))
+    yield check_nvcc(shutil.which("nvcc", path=os.environ.get("PATH", "") + ":/usr/local/cuda/bin"))
+    yield check_cuda_engine(*probe("from vla_edge_ros.engine.factory import cuda_obstacle as f; print(f())"))
+    if seconds:
+        yield measure_timer(seconds)
+
+
+def check_python(version: tuple[int, int]) -> Check:
+    is_tested = (3, 10) <= version <= (3, 13)
+    otherwise = FAIL if version < (3, 10) else WARN
+    return _check("Python", is_tested, ".".join(map(str, version)), "use Python 3.10 to 3.13", otherwise)
+
+
+def check_platform(machine: str, kernel: str) -> Check:
+    is_known = machine in ("x86_64", "aarch64")
+    return _check("platform", is_known, f"{machine}, Linux {kernel}", "untried: use x86_64 or aarch64")
+
+
+def check_cores(n_cores: int) -> Check:
+    return _check("cores", n_cores >= 2, str(n_cores), "the engine and the control loop want a core each")
+
+
+def check_ros(works: bool, found: str) -> Check:
+    if not works:
+        advice = "no live node, replay works: source a ROS 2 distribution, or use scripts/demo.sh"
+        return Check("ROS 2", WARN, found, advice)
+    is_fast_dds = found.startswith("rmw_fastrtps")
+    advice = "untried: export RMW_IMPLEMENTATION=rmw_fastrtps_cpp"
+    return _check("ROS 2", is_fast_dds, f"rclpy on {found}", advice)
+
+
+def check_profile(environment: Mapping[str, str]) -> Check:
+    files = {name: environment[name] for name in PROFILE_VARIABLES if environment.get(name)}
+    missing = [name for name, path in files.items() if not Path(path).is_file()]
+    found = f"{missing[0]} names no file" if missing else " and ".join(files) or "not set"
+    advice = (
+        "best-effort images between processes get lost: the launch files set it; by hand, "
+        f"export {' and '.join(PROFILE_VARIABLES)} with the path of config/fastdds.xml"
+    )
+    return _check("Fast DDS profile", bool(files) and not missing, found, advice)
+
+
+def check_shared_memory(folder: Path) -> Check:
+    size_bytes = shutil.disk_usage(folder).total if folder.is_dir() else 0
+    is_enough = size_bytes >= SHARED_MEMORY_MUST_BYTES
+    advice = "images between processes need 64 MiB: give a container --shm-size=256m"
+    return _check("shared memory", is_enough, f"{folder} has {size_bytes // 2**20} MiB", advice)
+
+
+def check_opencv(works: bool, found: str) -> Check:
+    advice = "pip install opencv-python-headless, or apt install python3-opencv"
+    return _check("OpenCV", works, found, advice, otherwise=FAIL)
+
+
+def check_cv_bridge(works: bool, found: str) -> Check:
+    return Check("cv_bridge", OK, found if works else f"not used, OpenCV does the same directly ({found})")
+
+
+def check_atomics(library_name: str, machine: str) -> Check:
+    with contextlib.suppress(OSError):
+        ctypes.CDLL(library_name)
+        return Check("libatomic", OK, library_name)
+    level = WARN if machine == "x86_64" else FAIL
+    return Check("libatomic", level, f"{library_name} not found", "apt install libatomic1")
+
+
+def check_priority(refusal: str) -> Check:
+    found, _, advice = refusal.partition("; ")
+    return _check("real-time priority", not refusal, found or f"SCHED_FIFO {FIFO_PRIORITY} permitted", advice)
+
+
+def check_memory_lock(limit_bytes: int) -> Check:
+    is_unlimited = limit_bytes == resource.RLIM_INFINITY
+    advice = "add 'USER - memlock unlimited' to /etc/security/limits.conf; a container: --ulimit memlock=-1"
+    return _check("memory lock", is_unlimited, f"memlock limit {describe_limit(limit_bytes)} bytes", advice)
+
+
+def check_governors(cpus: Path) -> Check:
+    governors = {path.read_text().strip() for path in cpus.glob("cpu[0-9]*/cpufreq/scaling_governor")}
+    found = ", ".join(sorted(governors)) or "no frequency scaling to be seen (a virtual machine?)"
+    return _check(
+        "CPU governor", governors <= {"performance"}, found, "cpupower frequency-set -g performance"
+    )
+
+
+def check_gpu(works: bool, found: str) -> Check:
+    return _check("GPU", works, found, _NUMPY_INSTEAD)
+
+
+def check_pycuda(works: bool, found: str) -> Check:
+    return _check("PyCUDA", works, found, "for a GPU: pip install pycuda")
+
+
+def check_nvcc(path: str | None) -> Check:
+    found = path or "not on PATH nor in /usr/local/cuda/bin"
+    return _check("nvcc", path is not None, found, "for a GPU: install the CUDA toolkit")
+
+
+def check_cuda_engine(works: bool, obstacle: str) -> Check:
+    return _check("CUDA engine", works and not obstacle, obstacle or "can run", _NUMPY_INSTEAD)
+
+
+def measure_timer(seconds: float) -> Check:
+    """The bare loop for so long, at real-time priority where that is permitted."""
+    priority = 0 if _refusal_in_a_thread_of_its_own() else FIFO_PRIORITY
+    with contextlib.closing(
+        BareLoop(time.monotonic_ns(), _PERIOD_NS, _CUTOFF_NS, _EFFECT_NS, priority)
+    ) as loop:
+        time.sleep(seconds)
+    p50_us, p99_us = (loop.error_percentile_ns(percent) / 1000 for percent in (50, 99))
+    scheduler = f"SCHED_FIFO {priority}" if priority else "normal scheduler"
+    found = (
+        f"{loop.ticks} wake-ups ({scheduler}): error p50 {p50_us:.0f} us, p99 {p99_us:.0f} us, "
+        f"max {loop.max_error_ns / 1000:.0f} us; {loop.late} late, {loop.skipped} ticks skipped"
+    )
+    if not loop.ticks:
+        return Check("timer", WARN, "the bare loop made no tick", "measure for longer: --seconds 5")
+    is_exact = not loop.late and p99_us * 1000 <= TIMER_ERROR_MUST_NS
+    return _check("timer", is_exact, found, "allow real-time priority; see what else uses the processor")
+
+
+def probe(code: str) -> tuple[bool, str]:
+    """Run Python code in a process of its own: whether it worked, and its last line of output or of error."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_PROBE_TIMEOUT_S,
+            env=same_imports(os.environ),
+        )
+    except subprocess.TimeoutExpired:
+        return False, f"no answer within {_PROBE_TIMEOUT_S} s"
+    if done.returncode < 0:
+        return False, f"crashes with signal {-done.returncode}"
+    lines = (done.stderr if done.returncode else done.stdout).strip().splitlines()
+    return done.returncode == 0, lines[-1].strip() if lines else ""
+
+
+def describe_gpu() -> str:
+    """Name of the first device, their number and the driver's CUDA version. Raises OSError."""
+    driver = ctypes.CDLL("libcuda.so.1")
+    count, version, device = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
+    name = ctypes.create_string_buffer(128)
+    status = (
+        driver.cuInit(0)
+        or driver.cuDeviceGetCount(ctypes.byref(count))
+        or driver.cuDriverGetVersion(ctypes.byref(version))
+        or driver.cuDeviceGet(ctypes.byref(device), 0)
+        or driver.cuDeviceGetName(name, len(name), device)
+    )
+    if status:
+        raise OSError(f"the NVIDIA driver finds no device (CUDA error {status})")
+    major, minor = divmod(version.value, 1000)
+    return f"{count.value} x {name.value.decode()}, driver for CUDA {major}.{minor // 10}"
+
+
+def _refusal_in_a_thread_of_its_own() -> str:
+    refusals: list[str] = []
+    thread = threading.Thread(target=lambda: refusals.append(set_fifo_priority(FIFO_PRIORITY)))
+    thread.start()
+    thread.join()
+    return refusals[0]
+
+
+def _check(name: str, is_good: bool, found: str, advice: str, otherwise: str = WARN) -> Check:
+    return Check(name, OK, found) if is_good else Check(name, otherwise, found, advice)
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 <= seconds <= 3600:
+        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 3600")
+    return seconds
+
+
+def _print_table(checks: list[Check]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    colors = {OK: "green", WARN: "yellow", FAIL: "red"}
+    table = Table("", "what", "found", "what to do")
+    for check in checks:
+        level = Text(check.level, colors[check.level])
+        table.add_row(level, check.name, Text(check.found), Text(check.advice))
+    Console().print(table)

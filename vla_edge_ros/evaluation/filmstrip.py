@@ -1,0 +1,89 @@
+"""The frames that a memory still holds, as a strip with the gaps that forgetting left."""
+
+import base64
+import html
+from typing import NamedTuple
+
+import cv2
+import numpy as np
+
+from vla_edge_ros.figures import in_words
+
+_THUMBNAIL_WIDTH = 144
+_JPEG_QUALITY = 82
+_AXIS_STEPS_S = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600)
+
+
+class FilmFrame(NamedTuple):
+    """A remembered frame.
+
+    time_s: when it was taken, in seconds since the first tick. rgb: (height, width, 3) uint8.
+    """
+
+    index: int
+    time_s: float
+    rgb: np.ndarray
+
+
+def film_strip(policy: str, frames: list[FilmFrame], until_s: float, note: str = "") -> str:
+    """HTML of one policy's strip; `until_s` is the length of the time axis, the same for all policies."""
+    frames = sorted(frames, key=lambda frame: frame.time_s)
+    title = html.escape(policy)
+    remark = f'<span class="note">{html.escape(note)}</span>' if note else ""
+    if not frames:
+        nothing = '<p class="quiet">remembers no frame</p>'
+        return f'<section class="strip"><h3>{title}{remark}</h3>{nothing}</section>'
+    first_s, last_s = frames[0].time_s, frames[-1].time_s
+    told = (
+        f"remembers {len(frames)} frame{'s' if len(frames) > 1 else ''}"
+        f" from {in_words(first_s, 2, 's')} to {in_words(last_s, 2, 's')}"
+    )
+    gap_s = _notable_gap_s(frames)
+    cells = []
+    for before, frame in zip([None, *frames], frames, strict=False):
+        missing_s = frame.time_s - before.time_s if before else frame.time_s
+        if missing_s > gap_s:
+            cells.append(f'<li class="gap"><span>{in_words(missing_s, 1, "s")}</span> forgotten</li>')
+        alt = f"frame {frame.index} at {in_words(frame.time_s, 2, 's')}"
+        cells.append(
+            f'<li><img src="{_data_url(frame.rgb)}" alt="{html.escape(alt)}" loading="lazy">'
+            f"<span>{in_words(frame.time_s, 2, 's')}</span></li>"
+        )
+    return (
+        f'<section class="strip"><h3>{title}{remark}</h3><p class="quiet">{told}</p>'
+        f'{_axis(frames, until_s, told)}<ol class="frames">{"".join(cells)}</ol></section>'
+    )
+
+
+def _notable_gap_s(frames: list[FilmFrame]) -> float:
+    """Longer gaps than this are shown: three times the usual one, and never a single camera period."""
+    intervals = np.diff([frame.time_s for frame in frames])
+    return max(0.12, 3.0 * float(np.median(intervals))) if len(intervals) else 0.12
+
+
+def _axis(frames: list[FilmFrame], until_s: float, told: str) -> str:
+    """A time axis of 1000 units with a mark for each remembered frame."""
+    until_s = max(until_s, frames[-1].time_s, 1e-6)
+    marks = "".join(f"M{1000 * frame.time_s / until_s:.1f} 4V22" for frame in frames)
+    step_s = next(
+        (step for step in (0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600) if until_s / step <= 12), 1800
+    )
+    labels = []
+    for tick in range(int(until_s / step_s) + 1):
+        x = 1000 * tick * step_s / until_s
+        anchor = "start" if tick == 0 else "end" if x > 985 else "middle"
+        labels.append(f'<text x="{x:.1f}" y="38" text-anchor="{anchor}">{tick * step_s:g} s</text>')
+    return (
+        f'<svg class="axis" viewBox="0 0 1000 42" role="img" aria-label="{html.escape(told)}">'
+        f'<rect x="0" y="4" width="1000" height="18"/><path d="{marks}"/>{"".join(labels)}</svg>'
+    )
+
+
+def _data_url(rgb: np.ndarray) -> str:
+    """A JPEG thumbnail; small pictures are enlarged in whole pixels, so that they stay what the model saw."""
+    height, width = rgb.shape[:2]
+    size = (_THUMBNAIL_WIDTH, max(1, round(height * _THUMBNAIL_WIDTH / width)))
+    way = cv2.INTER_AREA if width >= _THUMBNAIL_WIDTH else cv2.INTER_NEAREST
+    bgr = cv2.resize(cv2.cvtColor(np.ascontiguousarray(rgb), cv2.COLOR_RGB2BGR), size, interpolation=way)
+    _, jpeg = cv2.imencode(".jpg", bgr, [cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY])
+    return "data:image/jpeg;base64," + base64.b64encode(jpeg.tobytes()).decode()

@@ -1,0 +1,88 @@
+"""`vla-edge replay`: a bag through the node's own control loop on a virtual clock, faster than real time."""
+
+import argparse
+import json
+from pathlib import Path
+
+from rich.console import Console
+
+from vla_edge_ros.control import settings
+from vla_edge_ros.errors import UserError
+from vla_edge_ros.evaluation import run_document
+from vla_edge_ros.evaluation.arguments import add_run_arguments, given_parameters, positive
+from vla_edge_ros.evaluation.bags import TRUNCATED, open_bag
+from vla_edge_ros.evaluation.film import film_frames
+from vla_edge_ros.evaluation.recorded_run import RecordedRun
+from vla_edge_ros.evaluation.report import write_report
+from vla_edge_ros.evaluation.summary import summary_table
+from vla_edge_ros.evaluation.virtual_run import Replay, replay, replay_recorded
+from vla_edge_ros.parameters import validate_all
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("bag", type=Path, help="recording: a rosbag2 folder or file, a ROS 1 bag or a video")
+    add_run_arguments(parser)
+    parser.add_argument("--seconds", type=positive, default=float("inf"), help="stop after this much of it")
+    times = parser.add_mutually_exclusive_group()
+    times.add_argument(
+        "--service-ms", type=positive, default=20.0, help="time that a pass takes (default: %(default)s)"
+    )
+    times.add_argument(
+        "--times", type=Path, metavar="DEMO.JSON", help="repeat a recorded run at its own times instead"
+    )
+    parser.add_argument("--json", type=Path, metavar="PATH", help="write decisions, actions, journal, hashes")
+    parser.add_argument("--report", type=Path, metavar="PATH", help="write the HTML report")
+    parser.add_argument(
+        "--allow-truncated", action="store_true", help="exit with 0 though the recording ends early"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    console = Console()
+    recorded = RecordedRun.load(args.times) if args.times is not None else None
+    if recorded is not None and args.instruction is not None:
+        raise UserError("--instruction goes with stated times: a recorded run has its own instructions")
+    given = given_parameters(args)
+    with open_bag(args.bag) as bag:
+        topic = bag.pick_image_topic(args.topic)
+        if recorded is None:
+            values = validate_all(given)
+            uses_recorded_text = args.instruction is None
+            replayed = replay(bag, topic.name, values, args.service_ms, args.seconds, uses_recorded_text)
+        else:
+            values = validate_all(recorded.run["parameters"] | given)
+            n_ticks = args.seconds * 1000 / values["control.period_ms"]
+            replayed = replay_recorded(bag, topic.name, values, recorded.until_tick(n_ticks))
+        document = _document(args.bag.name, topic.name, values, replayed)
+        if args.json is not None:
+            _make_room(args.json).write_text(json.dumps(document), encoding="utf-8")
+        if args.report is not None:
+            strip = film_frames(bag, topic.name, replayed.remembered)
+            write_report(_make_room(args.report), document, {document["policy"]: strip})
+        truncated_after = bag.truncated_after
+    console.print(summary_table(document))
+    for part in run_document.OUTCOME:
+        console.print(f"{part}_sha256 {document[f'{part}_sha256']}", highlight=False, soft_wrap=True)
+    if truncated_after is not None:
+        console.print(
+            f"{args.bag}: truncated after {truncated_after} messages", style="yellow", soft_wrap=True
+        )
+    return 0 if truncated_after is None or args.allow_truncated else TRUNCATED
+
+
+def _document(bag: str, topic: str, values: dict, replayed: Replay) -> dict:
+    records = [record.to_json() for record in replayed.records]
+    return {
+        "kind": "replay",
+        **run_document.header(bag, topic, values, settings.describe_engine(values, replayed.info)),
+        **run_document.summarise(records),
+        "frames_refused": sum(replayed.camera.refused.values()),
+        "evictions": {values["memory.policy"]: len(replayed.journal)},
+        **run_document.outcome(records),
+        "records": [record | run_document.row(record) for record in records],
+    }
+
+
+def _make_room(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path

@@ -1,0 +1,74 @@
+"""`vla-edge report`: the HTML report of a run again, from what demo, replay or the node's recorder wrote."""
+
+import argparse
+import json
+from pathlib import Path
+
+from vla_edge_ros.errors import UserError
+from vla_edge_ros.evaluation import run_document
+from vla_edge_ros.evaluation.bags import open_bag
+from vla_edge_ros.evaluation.film import film_frames
+from vla_edge_ros.evaluation.filmstrip import FilmFrame
+from vla_edge_ros.evaluation.recorded_run import RecordedRun
+from vla_edge_ros.evaluation.report import write_report
+from vla_edge_ros.evaluation.virtual_run import replay_recorded
+from vla_edge_ros.parameters import validate_all
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "run", type=Path, help="out/demo.json, a replay's JSON, or a control.record_path file"
+    )
+    parser.add_argument("--bag", type=Path, help="the recording it was made with, for the film strip")
+    parser.add_argument("--topic", help="image topic in it (default: the only one)")
+    parser.add_argument(
+        "--out", type=Path, default=Path("out/report.html"), help="page to write (default: %(default)s)"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    document = load(args.run)
+    strips: dict[str, list[FilmFrame]] = {}
+    if args.bag is not None:
+        if document["kind"] == "replay":
+            raise UserError(f"{args.run}: its film strip is made by `vla-edge replay BAG --report PATH`")
+        strips = _film_strips(RecordedRun.load(args.run), args.bag, args.topic)
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    write_report(args.out, document, strips)
+    print(f"written: {args.out}")
+    return 0
+
+
+def load(path: Path) -> dict:
+    """The document of a run; raises UserError where the file holds none."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}") from None
+    except ValueError:
+        return _from_recorder(path)
+    if not isinstance(document, dict) or not isinstance(document.get("records"), list):
+        raise UserError(f"{path}: no recorded run: wanted the JSON of `vla-edge demo` or `replay --json`")
+    return document
+
+
+def _from_recorder(path: Path) -> dict:
+    recorded = RecordedRun.from_lines(path)
+    parameters = recorded.run["parameters"]
+    bare_loop = recorded.end.get("bare_loop")
+    return {
+        "kind": "recorded run",
+        **run_document.header(path.name, "", parameters, recorded.run["engine"]),
+        **run_document.summarise(recorded.ticks, recorded.begin["frame"]),
+        **({"bare_loop_late": bare_loop["late"]} if bare_loop is not None else {}),
+        "evictions": {parameters["memory.policy"]: sum(len(tick["journal"]) for tick in recorded.ticks)},
+        "records": [tick | run_document.row(tick) for tick in recorded.ticks],
+    }
+
+
+def _film_strips(recorded: RecordedRun, path: Path, topic: str | None) -> dict[str, list[FilmFrame]]:
+    parameters = validate_all(recorded.run["parameters"])
+    with open_bag(path) as bag:
+        name = bag.pick_image_topic(topic).name
+        replayed = replay_recorded(bag, name, parameters, recorded)
+        return {parameters["memory.policy"]: film_frames(bag, name, replayed.remembered)}

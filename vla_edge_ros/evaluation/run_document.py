@@ -1,0 +1,105 @@
+"""From tick records to the document that demo and replay write and that the report draws."""
+
+import hashlib
+import json
+import os
+import platform
+from importlib.metadata import version
+
+from vla_edge_ros import __version__
+from vla_edge_ros.control.decision import Decision
+from vla_edge_ros.control.settings import Parameters
+from vla_edge_ros.figures import percentiles
+
+OUTCOME = ("decisions", "actions", "journal")
+STAGES = ("copy", "vision", "prefill", "decode")
+
+
+def row(record: dict) -> dict:
+    """What the report draws beside a record (`TickRecord.to_json`) itself; None where the tick has none."""
+    own = next((work for work in record["work"] if work["work_id"] == record["submitted_work"]), None)
+    stages = {f"{stage}_ms": _ms(own and own["stages"][f"{stage}_ns"]) for stage in STAGES}
+    return {
+        "frame_age_ms": _ms(record["frame_age_ns"]),
+        "predicted_ms": _ms(record["predicted_ns"]),
+        "pass_ms": _ms(own and own["finished_ns"] - own["submitted_ns"]),
+        **stages,
+        "evicted": [line["frame"] for line in record["journal"]],
+    }
+
+
+def header(bag: str, topic: str, parameters: Parameters, engine: dict) -> dict:
+    """What a run was: where its images came from and what fixes its arithmetic."""
+    return {
+        "bag": bag,
+        "topic": topic,
+        "policy": parameters["memory.policy"],
+        "machine": machine(),
+        "parameters": dict(parameters),
+        "engine": engine,
+    }
+
+
+def summarise(records: list[dict], first_frame: int = 0) -> dict:
+    """Counts and latencies over a run's records (`TickRecord.to_json`).
+
+    first_frame: the newest frame before the run, which counts those that the run saw.
+    """
+    rows = [row(record) for record in records]
+    decisions = [record["decision"] for record in records]
+    fresh = decisions.count(Decision.FRESH.value)
+    latency = {"pass": "pass_ms", **{stage: f"{stage}_ms" for stage in STAGES}}
+    return {
+        "frames": max((record["seen_frame"] for record in records), default=first_frame) - first_frame,
+        "frames_skipped": sum(record["skipped_frames"] for record in records),
+        "ticks": len(records),
+        "fresh": fresh,
+        "fresh_ratio": fresh / len(records) if records else 0.0,
+        "late_publishes": sum(record["is_late"] for record in records),
+        "skipped_ticks": sum(record["skipped_ticks"] for record in records),
+        "decision_counts": {d.value: decisions.count(d.value) for d in Decision if d.value in decisions},
+        "latency_ms": {stage: percentiles(r[key] for r in rows) for stage, key in latency.items()},
+        "start_error_ms": percentiles(
+            [(record["started_ns"] - record["scheduled_ns"]) / 1e6 for record in records]
+        ),
+    }
+
+
+def outcome(records: list[dict]) -> dict:
+    """What must be equal between two runs of the same: decisions, actions and journal, each with its hash."""
+    parts = {
+        "decisions": [[record["tick"], record["decision"]] for record in records],
+        "actions": [[record["tick"], record["action"]] for record in records],
+        "journal": [line for record in records for line in record["journal"]],
+    }
+    return parts | {f"{name}_sha256": canonical_sha256(part) for name, part in parts.items()}
+
+
+def canonical_sha256(value: object) -> str:
+    """Hash of the JSON text without spaces and with sorted keys; floats by their shortest exact form."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def machine() -> dict:
+    """What a figure must be read with."""
+    return {
+        "platform": platform.platform(),
+        "processor": _processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        "python": platform.python_version(),
+        "numpy": version("numpy"),
+        "vla_edge_ros": __version__,
+    }
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as lines:
+            return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.machine()
+
+
+def _ms(nanoseconds: int | None) -> float | None:
+    return None if nanoseconds is None else nanoseconds / 1e6

@@ -1,0 +1,264 @@
+"""Offline replay: the live node's controller on a virtual clock, faster than real time.
+
+The same bag, parameters, seed and service times give the same decisions, actions and eviction journal, byte
+for byte. Service times are stated, or those of a recorded run, whose own decisions then come out again.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+
+from vla_edge_ros.control import settings
+from vla_edge_ros.control.admission import AdmissionConfig
+from vla_edge_ros.control.clock import VirtualClock
+from vla_edge_ros.control.events import ClockJump, ControlConfig, Enable, Instruction, ResetMemory, Retune
+from vla_edge_ros.control.record import TickRecord, WorkTimes
+from vla_edge_ros.control.tick_thread import run_ticks
+from vla_edge_ros.engine.factory import make_engine
+from vla_edge_ros.engine.interface import EngineInfo
+from vla_edge_ros.errors import UserError
+from vla_edge_ros.evaluation.bags import Bag, BagImage
+from vla_edge_ros.evaluation.playback import Lap
+from vla_edge_ros.evaluation.recorded_run import RecordedRun
+from vla_edge_ros.evaluation.virtual_engine import RecordedService, StatedService, VirtualEngine
+from vla_edge_ros.perception.camera import CameraPipeline
+from vla_edge_ros.perception.frame import FrameMeta
+from vla_edge_ros.perception.frame_buffer import FrameBuffer
+
+
+class RecordingSink:
+    """Keeps every record; messages go nowhere."""
+
+    def __init__(self) -> None:
+        self.records: list[TickRecord] = []
+
+    def trajectory(self, trajectory) -> None:
+        pass
+
+    def command(self, command) -> None:
+        pass
+
+    def tick(self, record: TickRecord) -> None:
+        pass
+
+    def finished(self, record: TickRecord) -> None:
+        self.records.append(record)
+
+
+@dataclass(slots=True)
+class Replay:
+    """What a replay did.
+
+    journal: every eviction, as `Evicted.to_json`.
+    remembered: (time_ns, ordinal) of each frame that memory holds at the end, oldest first: its receipt since
+        the first tick, and its place among the topic's images in the bag, from 0.
+    """
+
+    info: EngineInfo
+    records: list[TickRecord]
+    journal: list[dict]
+    remembered: list[tuple[int, int]]
+    camera: CameraPipeline
+
+
+def replay(
+    bag: Bag,
+    topic: str,
+    parameters: settings.Parameters,
+    service_ms: float,
+    seconds: float,
+    plays_instructions: bool,
+) -> Replay:
+    """Play `topic` from its first receipt on, every piece of work taking `service_ms`; at most `seconds`.
+
+    plays_instructions: whether the bag's own instructions are heard too.
+    """
+    instruction_topic = bag.instruction_topic() if plays_instructions else None
+    topics = [topic] if instruction_topic is None else [topic, instruction_topic]
+    first = next(bag.images(topic))
+    last_ns = 0
+
+    def arrivals(rig: _Rig) -> Iterator[tuple[int, Callable[[], None]]]:
+        nonlocal last_ns
+        ordinal = 0
+        for _, item in bag.play(topics):
+            at_ns = max(0, item.log_ns - first.log_ns)
+            if at_ns > seconds * 1e9:
+                return
+            last_ns = max(last_ns, at_ns)
+            if isinstance(item, BagImage):
+                yield at_ns, partial(rig.receive, item.message, ordinal)
+                ordinal += 1
+            else:
+                yield at_ns, partial(rig.instruct, item.text)
+
+    with _Rig(
+        parameters, topic, StatedService(settings.ns(service_ms)), arrivals, ros_offset_ns=first.log_ns
+    ) as rig:
+        schedule = settings.tick_schedule(parameters, 0)
+        rig.controller.begin(schedule)
+        rig.instruct(parameters["instruction.initial"])
+
+        def has_ended() -> bool:
+            now = rig.clock.now_ns()
+            return now > seconds * 1e9 or (rig.clock.is_exhausted and now > last_ns + schedule.period_ns)
+
+        run_ticks(rig.controller, schedule, rig.clock, rig.sink, has_ended)
+        return rig.outcome()
+
+
+def replay_recorded(bag: Bag, topic: str, parameters: settings.Parameters, recorded: RecordedRun) -> Replay:
+    """Repeat a recorded run tick by tick at its own times.
+
+    With the run's own parameters its decisions come out again; with another eviction policy one sees what
+    that would have remembered. Raises UserError if the bag lacks a recorded frame or for events that cannot
+    be repeated.
+    """
+    recorded.check_replayable()
+    if not recorded.ticks:
+        raise UserError("the recorded run has no ticks")
+    frames = _images_of(recorded, bag, topic)
+    n_received = 0
+
+    def receive_until(index: int | None) -> None:
+        """Have the camera publish up to frame `index`: what was seen decides, not when it was received."""
+        nonlocal n_received
+        while index is not None and n_received < index:
+            rig.receive_as(*next(frames))
+            n_received += 1
+
+    first = recorded.ticks[0]
+    origin_ns = first["scheduled_ns"] - first["tick"] * settings.ns(parameters["control.period_ms"])
+    ros_offset_ns = first["effect_stamp_ns"] - origin_ns
+    service = RecordedService(recorded.service())
+
+    def start(times: WorkTimes) -> None:
+        receive_until(times.frame_index)
+
+    with _Rig(parameters, topic, service, lambda rig: iter(()), ros_offset_ns, start) as rig:
+        receive_until(recorded.begin["frame"])
+        rig.clock.sleep_until(recorded.begin["at_ns"])
+        rig.controller.begin(settings.tick_schedule(parameters, origin_ns))
+        for tick in recorded.ticks:
+            receive_until(tick["seen_frame"])
+            rig.clock.sleep_until(tick["started_ns"])
+            for event in tick["events"]:
+                rig.repeat(event)
+            rig.controller.tick(tick["tick"], rig.sink)
+        return rig.outcome()
+
+
+class _Rig:
+    """The live node's parts around a virtual clock."""
+
+    def __init__(
+        self,
+        parameters: settings.Parameters,
+        topic: str,
+        service: StatedService | RecordedService,
+        arrivals: Callable[["_Rig"], Iterator[tuple[int, Callable[[], None]]]],
+        ros_offset_ns: int,
+        start: Callable[[WorkTimes], None] | None = None,
+    ) -> None:
+        policy = settings.policy_of(parameters)
+        self.sink = RecordingSink()
+        self.clock = VirtualClock(arrivals(self), ros_offset_ns)
+        self._frames = FrameBuffer.create()
+        spec = settings.engine_spec(parameters, len(policy.dimensions))
+        self._engine = VirtualEngine(
+            make_engine(spec, self._frames),
+            self.clock,
+            service,
+            start or (lambda times: self.clock.sleep_until(times.started_ns)),
+        )
+        self._info = self._engine.configure()
+        self.controller = settings.build_controller(
+            parameters, policy, self.clock, self._engine, self._info, self._frames, _say_fault
+        )
+        self._camera = CameraPipeline(
+            self._frames, settings.resizer(parameters), settings.stamp_watch(parameters), topic
+        )
+        self._prompter = settings.Prompter(parameters)
+        self._text: str | None = None
+        self._ordinals: dict[int, int] = {}
+
+    def __enter__(self) -> "_Rig":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._engine.close()
+        self._frames.close()
+
+    def receive(self, message: object, ordinal: int) -> None:
+        """An image arrives now, as in the node's callback."""
+        published = self._camera.published
+        self._camera.on_image(message, *self.clock.pair())
+        if self._camera.published > published:
+            self._ordinals[self._frames.peek().index] = ordinal
+
+    def receive_as(self, meta: FrameMeta, message: object, ordinal: int) -> None:
+        """An image arrives that a live run judged already."""
+        self._camera.place(message, meta)
+        self._ordinals[meta.index] = ordinal
+
+    def instruct(self, text: str) -> None:
+        """An instruction arrives now; an equal text changes nothing."""
+        if text != self._text:
+            tokens = self._prompter.tokens(text)
+            self._text = text
+            self.controller.post(Instruction(text, tokens))
+
+    def repeat(self, event: dict) -> None:
+        """Post an event as it was recorded."""
+        match event["event"]:
+            case "instruction":
+                self.instruct(event["text"])
+            case "reset_memory":
+                self.controller.post(ResetMemory())
+            case "clock_jump":
+                self.controller.post(ClockJump(event["delta_ns"]))
+            case "disable":
+                self.controller.post(Enable(False))
+            case "retune":
+                control, admission = ControlConfig(**event["control"]), AdmissionConfig(**event["admission"])
+                self.controller.post(Retune(control, admission))
+            case unknown:
+                raise UserError(f"the recorded run has an event that is not known here: {unknown}")
+
+    def outcome(self) -> Replay:
+        first_ns = self.sink.records[0].scheduled_ns
+        remembered = [
+            (frame.meta.receipt_ns - first_ns, self._ordinals[frame.meta.index])
+            for frame in self.controller.memory.frames
+        ]
+        journal = [line for record in self.sink.records for line in record.journal]
+        return Replay(self._info, self.sink.records, journal, remembered, self._camera)
+
+
+def _images_of(recorded: RecordedRun, bag: Bag, topic: str) -> Iterator[tuple[FrameMeta, object, int]]:
+    """Each recorded frame, its message and its place in the bag, found by the stamp it was played under."""
+    laps = [Lap(**lap) for lap in recorded.run.get("laps", [])] or [Lap(0, 0)]
+    ordinals: dict[int, int] = {}
+    for ordinal, image in enumerate(bag.images(topic)):
+        ordinals.setdefault(image.stamp_ns, ordinal)
+    images, following = bag.images(topic), 0
+    for meta in recorded.frames:
+        begun = [lap for lap in laps if lap.base_ns <= meta.stamp_ns]
+        lap = begun[-1] if begun else laps[0]
+        ordinal = ordinals.get(lap.recorded_stamp_ns(meta.stamp_ns))
+        if ordinal is None:
+            raise UserError(
+                f"{bag.path}: no image on {topic} belongs to the stamp {meta.stamp_ns} of recorded frame "
+                f"{meta.index}: is this the recording that the run was made with?"
+            )
+        if ordinal < following:
+            images, following = bag.images(topic), 0
+        image = next(islice(images, ordinal - following, None))
+        following = ordinal + 1
+        yield meta, image.message, ordinal
+
+
+def _say_fault(error: str) -> None:
+    print(error, file=sys.stderr)

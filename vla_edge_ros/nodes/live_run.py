@@ -1,0 +1,225 @@
+"""Runs the node and the bag camera as processes of their own and drives the node's life cycle."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import rclpy
+import yaml
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
+from lifecycle_msgs.msg import Transition
+from lifecycle_msgs.srv import ChangeState
+from rclpy.executors import SingleThreadedExecutor
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+
+from vla_edge_ros.errors import UserError
+from vla_edge_ros.evaluation.bags import TopicInfo
+from vla_edge_ros.evaluation.playback import read_stamps_line
+from vla_edge_ros.evaluation.recorded_run import RecordedRun
+from vla_edge_ros.nodes.parameters import to_ros
+from vla_edge_ros.share import use_large_image_profile
+
+CONFIGURE_TIMEOUT_S = 600.0
+START_TIMEOUT_S = 20.0
+STOP_TIMEOUT_S = 3.0
+
+
+class Process:
+    """A node of this package as a child process; what it prints goes to a file that errors quote."""
+
+    def __init__(
+        self, module: str, parameters: dict, folder: Path, remappings: Mapping[str, str] = {}
+    ) -> None:
+        self.name = module.rpartition(".")[2]
+        self._log = folder / f"{self.name}.log"
+        file = folder / f"{self.name}.yaml"
+        file.write_text(yaml.safe_dump({"/**": {"ros__parameters": parameters}}), encoding="utf-8")
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", module, "--ros-args", "--params-file", str(file)),
+                    *(word for old, new in remappings.items() for word in ("-r", f"{old}:={new}")),
+                ],
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
+    def log_lines(self) -> list[str]:
+        return self._log.read_text(encoding="utf-8", errors="replace").splitlines()
+
+    def complaint(self) -> str:
+        """The last line that it printed, without the logger's prefix."""
+        lines = [line for line in self.log_lines() if line.strip()]
+        return lines[-1].rpartition("]: ")[2] if lines else "it printed nothing"
+
+    def stop(self) -> int:
+        """SIGTERM, then wait; returns the exit code. Raises UserError if it does not end in time."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(signal.SIGTERM)
+        try:
+            return self._process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise UserError(f"{self.name} did not end within {STOP_TIMEOUT_S:g} s of SIGTERM") from None
+
+    def kill(self) -> None:
+        if self.is_running:
+            self._process.kill()
+            self._process.wait()
+
+
+class Driver:
+    """Speaks to the node as `ros2 lifecycle` and `ros2 topic echo` would."""
+
+    def __init__(self, edge: Process) -> None:
+        self._edge = edge
+        self._node = rclpy.create_node("vla_edge_driver")
+        self._executor = SingleThreadedExecutor()
+        self._executor.add_node(self._node)
+        self._change = self._node.create_client(ChangeState, "/vla_edge_node/change_state")
+
+    def close(self) -> None:
+        self._executor.shutdown()
+        self._node.destroy_node()
+
+    def change(self, transition: int, name: str, timeout_s: float) -> None:
+        """Ask for a transition and wait for its end. Raises UserError with the node's own complaint."""
+        self._wait_for(self._change.service_is_ready, "offer its life cycle", START_TIMEOUT_S)
+        request = ChangeState.Request(transition=Transition(id=transition))
+        future = self._change.call_async(request)
+        self._wait_for(future.done, name, timeout_s)
+        if not future.result().success:
+            raise UserError(f"the node refused to {name}: {self._edge.complaint()}")
+
+    def wait_for_images(self, camera: Process) -> None:
+        """Return when the node has received an image. Raises UserError if the camera ends before."""
+        received = []
+
+        def on_diagnostics(message: DiagnosticArray) -> None:
+            for status in message.status:
+                if status.name == "vla_edge_node: camera":
+                    received.extend(v for v in status.values if v.key == "received" and v.value != "0")
+
+        subscription = self._node.create_subscription(DiagnosticArray, "/diagnostics", on_diagnostics, 10)
+        self._wait_for(lambda: received or not camera.is_running, "receive an image", START_TIMEOUT_S)
+        self._node.destroy_subscription(subscription)
+        if not received:
+            raise UserError(f"the camera ended at once: {camera.complaint()}")
+
+    def watch(self, live: "LiveRun", console: Console) -> None:
+        """Show decisions as they come until the run's last tick has been published."""
+        counts: Counter[str] = Counter()
+        last = {}
+
+        def on_tick(message: DiagnosticStatus) -> None:
+            last.update({value.key: value.value for value in message.values})
+            counts[message.message] += 1
+
+        subscription = self._node.create_subscription(DiagnosticStatus, "/vla_edge_node/tick", on_tick, 100)
+        columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}")
+        with Progress(*columns, console=console, refresh_per_second=5) as progress:
+            task = progress.add_task("ticks", total=live.n_ticks, text="")
+
+            def has_ended() -> bool:
+                ticks = int(last.get("tick", -1)) + 1
+                progress.update(task, completed=min(ticks, live.n_ticks), text=_status(counts, last))
+                live.each(self._edge.pid)
+                return ticks > live.n_ticks
+
+            self._wait_for(has_ended, "run to the end", 2 * live.seconds + START_TIMEOUT_S)
+        self._node.destroy_subscription(subscription)
+
+    def _wait_for(self, is_done: Callable[[], bool], purpose: str, timeout_s: float) -> None:
+        end_s = time.monotonic() + timeout_s
+        while not is_done():
+            if not self._edge.is_running:
+                raise UserError(f"the node ended before it could {purpose}: {self._edge.complaint()}")
+            if time.monotonic() > end_s:
+                raise UserError(
+                    f"the node did not {purpose} within {timeout_s:.0f} s: {self._edge.complaint()}"
+                )
+            self._executor.spin_once(timeout_sec=0.05)
+
+
+@dataclass(frozen=True, slots=True)
+class LiveRun:
+    """Play `topic` of the recording `bag` into the node for `seconds`.
+
+    values: every parameter of the node, `control.record_path` set.
+    plays_instructions: whether the recording's own instructions are published too.
+    each: called about twenty times a second with the node's process id, for measuring it from outside.
+    """
+
+    bag: Path
+    topic: TopicInfo
+    values: dict
+    seconds: float
+    plays_instructions: bool = True
+    each: Callable[[int], None] = lambda pid: None
+
+    @property
+    def n_ticks(self) -> int:
+        return int(self.seconds * 1000 / self.values["control.period_ms"])
+
+
+def run_live(live: LiveRun, console: Console) -> RecordedRun:
+    """What the node recorded of its ticks 0 to n_ticks - 1. Raises UserError with what went wrong."""
+    use_large_image_profile(os.environ)
+    image_topic = "image/compressed" if live.topic.is_compressed else "image"
+    rclpy.init()
+    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as cleanup:
+        cleanup.callback(rclpy.try_shutdown)
+        folder = Path(name)
+        edge = Process("vla_edge_ros.nodes.edge_node", to_ros(live.values), folder, {"image": image_topic})
+        cleanup.callback(edge.kill)
+        driver = Driver(edge)
+        cleanup.callback(driver.close)
+        with console.status("configuring the node"):
+            driver.change(Transition.TRANSITION_CONFIGURE, "configure", CONFIGURE_TIMEOUT_S)
+        playback = {
+            "bag": str(live.bag),
+            "topic": live.topic.name,
+            "loop": True,
+            "plays_instructions": live.plays_instructions,
+        }
+        camera = Process("vla_edge_ros.nodes.bag_camera", playback, folder)
+        cleanup.callback(camera.kill)
+        driver.wait_for_images(camera)
+        driver.change(Transition.TRANSITION_ACTIVATE, "activate", START_TIMEOUT_S)
+        driver.watch(live, console)
+        driver.change(Transition.TRANSITION_DEACTIVATE, "deactivate", START_TIMEOUT_S)
+        for process in (camera, edge):
+            code = process.stop()
+            if code != 0:
+                raise UserError(f"{process.name} ended with exit code {code}: {process.complaint()}")
+        for line in edge.log_lines():
+            if "[WARN]" in line:
+                console.print(line.rpartition("]: ")[2], style="yellow", highlight=False, soft_wrap=True)
+        laps = [asdict(lap) for line in camera.log_lines() if (lap := read_stamps_line(line)) is not None]
+    recorded = RecordedRun.from_lines(Path(live.values["control.record_path"])).until_tick(live.n_ticks)
+    recorded.run["laps"] = laps
+    return recorded
+
+
+def _status(counts: Counter[str], last: dict[str, str]) -> str:
+    decisions = ", ".join(f"{decision} {count}" for decision, count in counts.most_common(3))
+    pass_ms = f"pass {float(last['pass_ms']):.1f} ms, " if last.get("pass_ms") else ""
+    return f"{decisions} | {pass_ms}{last.get('retained_frames', 0)} frames remembered"

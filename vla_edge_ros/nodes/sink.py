@@ -1,0 +1,67 @@
+"""Publishes what a tick says."""
+
+import time
+from collections.abc import Sequence
+
+from diagnostic_msgs.msg import DiagnosticStatus
+from rclpy.duration import Duration
+from rclpy.node import Node
+from std_msgs.msg import Float64, Float64MultiArray
+from trajectory_msgs.msg import JointTrajectory
+
+from vla_edge_ros.actions.planner import GroupCommand, GroupTrajectory
+from vla_edge_ros.actions.policy import Group
+from vla_edge_ros.control.record import TickRecord
+from vla_edge_ros.control.recorder import Recorder
+from vla_edge_ros.nodes.messages import TickMessage, command_message, telemetry, trajectory_message
+
+LAST_MESSAGES_S = 0.3
+"""Longest wait for the controllers to have what was sent last: one that hangs must not hold up the end."""
+
+
+class RosSink:
+    """The publishers of the tick thread, reliable with depth 1, and the recorder beside them."""
+
+    def __init__(self, node: Node, groups: Sequence[Group], recorder: Recorder | None) -> None:
+        self._node = node
+        self._groups = {
+            group.name: node.create_publisher(
+                JointTrajectory if group.interface == "trajectory" else Float64MultiArray, group.topic, 1
+            )
+            for group in groups
+        }
+        self._tick = node.create_publisher(DiagnosticStatus, "~/tick", 1)
+        self._telemetry = {
+            name: node.create_publisher(Float64, f"~/telemetry/{name}", 1)
+            for name in telemetry(TickRecord(0, 0, 0, 0))
+        }
+        self._tick_message = TickMessage(node.get_fully_qualified_name())
+        self._figure = Float64()
+        self._recorder = recorder
+
+    def destroy(self) -> None:
+        """Destroy the publishers once the controllers have the last messages, the stop of the motion.
+
+        A message goes down with its publisher where that is destroyed at once: one stop in three was lost.
+        """
+        end_s = time.monotonic() + LAST_MESSAGES_S
+        for publisher in self._groups.values():
+            publisher.wait_for_all_acked(Duration(seconds=max(0.0, end_s - time.monotonic())))
+        for publisher in (*self._groups.values(), self._tick, *self._telemetry.values()):
+            self._node.destroy_publisher(publisher)
+
+    def trajectory(self, trajectory: GroupTrajectory) -> None:
+        self._groups[trajectory.group].publish(trajectory_message(trajectory))
+
+    def command(self, command: GroupCommand) -> None:
+        self._groups[command.group].publish(command_message(command))
+
+    def tick(self, record: TickRecord) -> None:
+        self._tick.publish(self._tick_message.fill(record))
+
+    def finished(self, record: TickRecord) -> None:
+        for name, value in telemetry(record).items():
+            self._figure.data = value
+            self._telemetry[name].publish(self._figure)
+        if self._recorder is not None:
+            self._recorder.put(record)

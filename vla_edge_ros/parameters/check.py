@@ -1,0 +1,143 @@
+"""Is a value allowed? The same answer at start, from a file and from `ros2 param set`."""
+
+import difflib
+import math
+from collections.abc import Mapping
+
+from vla_edge_ros.engine.interface import FRAME_TOKENS, MAX_ACTION_TOKENS
+from vla_edge_ros.errors import UserError
+from vla_edge_ros.parameters.parameter import Parameter, Value
+from vla_edge_ros.parameters.table import NODE
+
+
+class ParameterRefused(UserError):
+    """A value or a combination of values is not allowed; one line says what is."""
+
+
+def defaults(table: tuple[Parameter, ...] = NODE) -> dict[str, Value]:
+    return {parameter.name: parameter.default for parameter in table}
+
+
+def validate(name: str, value: object, table: tuple[Parameter, ...] = NODE) -> Value:
+    """`value` in the type of parameter `name`; raises ParameterRefused.
+
+    Whole numbers are taken for doubles (30 for 30.0) and whole doubles for integers (8e9 for 8000000000),
+    since YAML files and command lines mix them. Of a list, None and empty texts count for nothing: ROS reads
+    `[]` in a parameter file as no value at all.
+    """
+    parameter = _row(name, table)
+    taken = _taken(parameter, value)
+    if taken is None:
+        raise ParameterRefused(f"{name}: {_shown(value)} is not allowed, it must be {parameter.wanted}")
+    return taken
+
+
+def validate_all(values: Mapping[str, object]) -> dict[str, Value]:
+    """The whole set of the edge node's parameters, defaults filled in; raises ParameterRefused.
+
+    Checks each value, then the values that must fit together.
+    """
+    checked = defaults(NODE)
+    for name, value in values.items():
+        checked[name] = validate(name, value, NODE)
+    for is_right, complaint in _combinations(checked):
+        if not is_right:
+            raise ParameterRefused(complaint)
+    return checked
+
+
+def _row(name: str, table: tuple[Parameter, ...]) -> Parameter:
+    for parameter in table:
+        if parameter.name == name:
+            return parameter
+    raise ParameterRefused(unknown_name(name, table))
+
+
+def unknown_name(name: str, table: tuple[Parameter, ...] = NODE) -> str:
+    """The line that says of `name` that it is none of `table`."""
+    close = difflib.get_close_matches(name, [parameter.name for parameter in table], n=1)
+    hint = f"did you mean {close[0]}?" if close else "docs/parameters.md lists them all"
+    return f"{name}: there is no parameter of this name; {hint}"
+
+
+def _taken(parameter: Parameter, value: object) -> Value | None:
+    kind = parameter.type_name
+    if kind == "bool":
+        return value if isinstance(value, bool) else None
+    if kind == "string":
+        is_text = isinstance(value, str) and (not parameter.allowed or value in parameter.allowed)
+        return value if is_text else None
+    if kind == "string_array":
+        return _texts(value)
+    return _number(parameter, value)
+
+
+def _number(parameter: Parameter, value: object) -> int | float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    if parameter.type_name == "integer":
+        if value != int(value):
+            return None
+        value = int(value)
+    else:
+        value = float(value)
+    if parameter.minimum is not None and value < parameter.minimum:
+        return None
+    if parameter.maximum is not None and value > parameter.maximum:
+        return None
+    return value
+
+
+def _texts(value: object) -> tuple[str, ...] | None:
+    if value is None:
+        return ()
+    if not isinstance(value, list | tuple) or not all(isinstance(text, str) for text in value):
+        return None
+    texts = tuple(text for text in value if text)
+    return texts if len(set(texts)) == len(texts) else None
+
+
+def _shown(value: object) -> str:
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _combinations(values: Mapping[str, Value]) -> list[tuple[bool, str]]:
+    """What must hold between parameters, each with the line that says so when it does not."""
+    period, deadline = values["control.period_ms"], values["control.deadline_ms"]
+    margin, lead, ttl = values["control.margin_ms"], values["actions.min_lead_ms"], values["actions.ttl_ms"]
+    foreign, age = values["camera.foreign_clock_ms"], values["camera.max_age_ms"]
+    window, slots = values["memory.window_frames"], values["memory.slots"]
+    frames = (slots - MAX_ACTION_TOKENS) // FRAME_TOKENS
+    return [
+        (
+            deadline <= period,
+            f"control.deadline_ms is {deadline:g} and control.period_ms is {period:g}: "
+            "the deadline must not be later than the next tick",
+        ),
+        (
+            margin < deadline,
+            f"control.margin_ms is {margin:g} and control.deadline_ms is {deadline:g}: "
+            "the margin must be smaller than the deadline, or no time is left for inference",
+        ),
+        (
+            ttl >= period,
+            f"actions.ttl_ms is {ttl:g} and control.period_ms is {period:g}: "
+            "an action must live for at least one tick",
+        ),
+        (
+            ttl >= deadline + lead,
+            f"actions.ttl_ms is {ttl:g}: it must be at least control.deadline_ms + actions.min_lead_ms = "
+            f"{deadline + lead:g}, or every action is too old before it may be sent",
+        ),
+        (
+            foreign > age,
+            f"camera.foreign_clock_ms is {foreign:g} and camera.max_age_ms is {age:g}: the first must be "
+            "larger, or a stale frame passes for one of a foreign clock",
+        ),
+        (
+            values["memory.policy"] != "sliding_window" or window <= frames,
+            f"memory.window_frames is {window} and memory.slots is {slots}, which hold at most {frames} "
+            "frames: lower the window or raise the slots",
+        ),
+    ]

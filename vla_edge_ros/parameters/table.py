@@ -1,0 +1,307 @@
+"""Every parameter of `vla_edge_node`, in the order in which the docs show them."""
+
+from vla_edge_ros.parameters.parameter import Parameter
+
+CAMERA = (
+    Parameter(
+        "camera.is_compressed",
+        False,
+        "Whether `image` carries sensor_msgs/CompressedImage (true) or sensor_msgs/Image (false).",
+    ),
+    Parameter(
+        "camera.resize",
+        "stretch",
+        "How a picture comes to the model's 128x64. `stretch` scales both sides on their own: the whole "
+        "view and every patch are used, as in the reference. `letterbox` keeps proportions and pads with "
+        "black. `center_crop` keeps proportions and loses the edges. Use what the policy was trained with.",
+        allowed=("stretch", "letterbox", "center_crop"),
+    ),
+    Parameter(
+        "camera.interpolation",
+        "area",
+        "`area` takes the mean of what a pixel covers and is free of aliasing; `linear` is faster and skips "
+        "pixels when shrinking by more than two.",
+        allowed=("area", "linear"),
+    ),
+    Parameter(
+        "camera.max_age_ms",
+        100.0,
+        "A frame older than this when its tick starts is not used: the tick is HOLD_STALE_FRAME. Age counts "
+        "from capture, or from receipt where the stamp cannot be trusted.",
+        unit="ms",
+        minimum=1.0,
+        maximum=10_000.0,
+        is_live=True,
+    ),
+    Parameter(
+        "camera.future_tolerance_ms",
+        10.0,
+        "A stamp ahead of ROS time by no more than this counts as age 0; further ahead it is reported and "
+        "the age counts from receipt.",
+        unit="ms",
+        minimum=0.0,
+        maximum=1000.0,
+    ),
+    Parameter(
+        "camera.foreign_clock_ms",
+        5000.0,
+        "A stamp further than this from ROS time, either way, is taken for another clock's (a simulator, a "
+        "second computer): it is passed on unchanged and the age counts from receipt. Must be larger than "
+        "`camera.max_age_ms`.",
+        unit="ms",
+        minimum=1.0,
+        maximum=86_400_000.0,
+    ),
+    Parameter(
+        "camera.frozen_after_frames",
+        10,
+        "After so many frames in a row with the stamp or the bytes of the one before, the camera is frozen: "
+        "ERROR in /diagnostics.",
+        unit="frames",
+        minimum=1,
+        maximum=10_000,
+    ),
+    Parameter(
+        "camera.withhold_frozen",
+        True,
+        "Whether the frames of a frozen camera are withheld, so that the newest one grows old and the loop "
+        "holds. A simulator that renders without noise can stand still honestly: false there.",
+    ),
+)
+
+CONTROL = (
+    Parameter(
+        "control.period_ms",
+        33.333,
+        "Time from one tick to the next, on the steady clock.",
+        unit="ms",
+        minimum=5.0,
+        maximum=1000.0,
+    ),
+    Parameter(
+        "control.deadline_ms",
+        33.0,
+        "A tick's decision is published at the latest so long after the tick's start (its effect time). At "
+        "most `control.period_ms`.",
+        unit="ms",
+        minimum=2.0,
+        maximum=1000.0,
+    ),
+    Parameter(
+        "control.margin_ms",
+        2.0,
+        "The wait for inference ends so long before the effect time, which leaves this time for deciding "
+        "and publishing. Smaller than `control.deadline_ms`.",
+        unit="ms",
+        minimum=0.0,
+        maximum=100.0,
+    ),
+    Parameter(
+        "control.priority",
+        40,
+        "SCHED_FIFO priority that every thread of the node is given, those of DDS too; 0 asks for none. "
+        "Where the system refuses, the node warns and runs on. The default is below the 50 of "
+        "ros2_control's controller_manager, whose loop must come first.",
+        minimum=0,
+        maximum=98,
+    ),
+    Parameter(
+        "control.bare_loop",
+        False,
+        "Whether a bare loop in a process of its own sleeps to the same cut-offs and counts its late "
+        "wake-ups: the lateness of the machine itself, to compare with.",
+    ),
+    Parameter(
+        "control.record_path",
+        "",
+        "File that every tick's record is written to, one JSON object a line, for `vla-edge report`; it is "
+        "replaced at each configuring. Empty: none.",
+    ),
+)
+
+ADMISSION = (
+    Parameter(
+        "admission.ema_alpha",
+        0.2,
+        "Weight of the newest sample in the moving averages of prefill and decode time. 1: only the newest "
+        "counts.",
+        minimum=0.001,
+        maximum=1.0,
+        is_live=True,
+    ),
+    Parameter(
+        "admission.decay",
+        0.9,
+        "Factor on the predicted time at each refused tick, so that one slow pass cannot refuse for ever. "
+        "1: no ageing, only the probe below ends a run of refusals.",
+        minimum=0.1,
+        maximum=1.0,
+        is_live=True,
+    ),
+    Parameter(
+        "admission.probe_after_ticks",
+        8,
+        "After so many refusals in a row the next tick is admitted whatever is predicted. The default comes"
+        " before the hold timeout of `actions.max_hold_ms`.",
+        unit="ticks",
+        minimum=1,
+        maximum=1000,
+        is_live=True,
+    ),
+)
+
+MEMORY = (
+    Parameter(
+        "memory.policy",
+        "semantic",
+        "Which retained frame is forgotten when room is needed. `fifo`: the oldest. `sliding_window`: the "
+        "oldest beyond `memory.window_frames`. `semantic`: of the two neighbours in time that look most "
+        "alike, the older. The prompt and the newest frame are never forgotten.",
+        allowed=("fifo", "sliding_window", "semantic"),
+    ),
+    Parameter(
+        "memory.window_frames",
+        24,
+        "Frames that `sliding_window` retains; the other policies ignore it. Must fit into `memory.slots`.",
+        unit="frames",
+        minimum=1,
+        maximum=127,
+    ),
+    Parameter(
+        "memory.slots",
+        1024,
+        "Places of one token in the KV cache. With a prompt of P tokens it holds floor((slots - P - 8) / "
+        "32) frames. The default is what the model `tiny` attends to in time on two CPU cores; 4096 is the "
+        "reference's number for `qwen2.5-coder-1.5b`.",
+        unit="tokens",
+        minimum=64,
+        maximum=4096,
+    ),
+    Parameter(
+        "memory.budget_bytes",
+        8_000_000_000,
+        "Weights, KV cache and workspace must fit into this, or configuring fails and says by how much.",
+        unit="bytes",
+        minimum=1_000_000,
+        maximum=1_000_000_000_000,
+    ),
+)
+
+ENGINE = (
+    Parameter(
+        "engine.backend",
+        "auto",
+        "What runs the model. `numpy`: any CPU. `cuda`: an NVIDIA GPU. `auto`: cuda where a device and "
+        "pycuda are found, else numpy; the log says which and why. `fake`: no model, for trials of wiring "
+        "and timing.",
+        allowed=("auto", "numpy", "cuda", "fake"),
+    ),
+    Parameter(
+        "engine.model",
+        "tiny",
+        "`tiny`, `qwen2.5-coder-1.5b` (both with seeded weights, whose actions mean nothing), or a "
+        "directory with config.json and safetensors of the Qwen2 family. With backend `fake`: "
+        "`fake:service_ms=10,steps=8`.",
+    ),
+    Parameter(
+        "engine.seed",
+        0,
+        "Seed of every weight that is not loaded. The same seed gives the same weights on every machine.",
+        minimum=0,
+        maximum=2**63 - 1,
+    ),
+    Parameter(
+        "engine.blas_threads",
+        1,
+        "Threads of the NumPy engine's matrix products; 0: the library's own choice. More than there are "
+        "free cores makes ticks late.",
+        unit="threads",
+        minimum=0,
+        maximum=64,
+    ),
+    Parameter(
+        "engine.restart_limit",
+        3,
+        "How often a dead engine process is replaced before the node stays stopped; 0: never.",
+        minimum=0,
+        maximum=100,
+    ),
+)
+
+ACTIONS = (
+    Parameter(
+        "actions.policy_file",
+        "",
+        "YAML with joints, limits, kinds, statistics and controllers of the policy; empty: the bundled "
+        "demo_arm.yaml.",
+    ),
+    Parameter(
+        "actions.groups",
+        (),
+        "The groups of the policy file that are commanded; empty: all. The others are decided and not sent.",
+    ),
+    Parameter(
+        "actions.ttl_ms",
+        200.0,
+        "Time to live, counted from capture: no action is executed later. It must cover the frame's age, "
+        "the deadline and one action period of the policy, or nothing is left to send (HOLD_LATE).",
+        unit="ms",
+        minimum=5.0,
+        maximum=10_000.0,
+    ),
+    Parameter(
+        "actions.max_hold_ms",
+        300.0,
+        "Longest time without a fresh action; then the decision is SAFE_STOP. 0: stop at the first hold.",
+        unit="ms",
+        minimum=0.0,
+        maximum=10_000.0,
+    ),
+    Parameter(
+        "actions.min_lead_ms",
+        20.0,
+        "Action steps due sooner than this after the effect time are dropped and counted, since a "
+        "controller cannot follow them any more. One period of the controller.",
+        unit="ms",
+        minimum=0.0,
+        maximum=1000.0,
+    ),
+    Parameter(
+        "actions.joint_state_max_age_ms",
+        100.0,
+        "Position and joint-delta kinds move only with `joint_states` younger than this.",
+        unit="ms",
+        minimum=1.0,
+        maximum=10_000.0,
+    ),
+    Parameter(
+        "actions.anchor",
+        "effect",
+        "What the steps of a chunk are timed from: the tick's effect time, or the frame's `capture` (only "
+        "for absolute positions in chunks of several steps, once the arm follows a chunk).",
+        allowed=("effect", "capture"),
+    ),
+    Parameter(
+        "actions.late_result",
+        "discard",
+        "What becomes of a pass that finishes after its cut-off: `discard` it, or use it in the `next_tick`"
+        " as FRESH_LATE within its time to live.",
+        allowed=("discard", "next_tick"),
+    ),
+)
+
+INSTRUCTION = (
+    Parameter(
+        "instruction.initial",
+        "",
+        "Instruction in force until the first message on `instruction`; empty: the system prompt alone.",
+    ),
+    Parameter(
+        "instruction.system_prompt",
+        "You control a robot arm. Do what the instruction says.",
+        "Text before every instruction. Both are pinned in memory and take their tokens' slots from the "
+        "frames.",
+    ),
+)
+
+NODE = (*CAMERA, *CONTROL, *ADMISSION, *MEMORY, *ENGINE, *ACTIONS, *INSTRUCTION)
