@@ -648,6 +648,9 @@ extern "C" __global__ void __launch_bounds__(THREADS + 32, 1) decode(const __gri
     for (decoder.step = 0; decoder.step < n_steps && !is_stopped; decoder.step++) is_stopped = !decoder.run_step();
     if (is_stopped) {
         shared.stop = 1;
-        if (blockIdx.x == 0 && threadIdx.x == 0) p.result->is_aborted = p.command->is_aborted = 1;
+        if (blockIdx.x == 0 && threadIdx.x == 0) {
+            p.result->is_aborted = p.command->is_aborted = 1;
+            p.result->stopped_ns = device_time_ns();
+        }
     }
 }

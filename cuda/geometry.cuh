@@ -119,6 +119,7 @@ struct Result {
     uint32_t is_void, is_aborted, steps_done, frame_index;
     int64_t frame_meta[4];                                     // index, stamp_ns, capture_ns, receipt_ns
     uint64_t fetched_ns, prefill_began_ns, prefill_ended_ns, embedded_ns;
+    uint64_t stopped_ns, unused;                               // when an aborted pass ended
     uint64_t step_ended_ns[MAX_STEPS];
     int32_t actions[MAX_STEPS];                                // 0..255
     float logits[MAX_STEPS][ACTION_ROWS];

@@ -664,7 +664,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) prefill(const __grid_co
     const bool is_done = prefiller.run(full_layers, command->abort_ns);
     prefiller.ring.drain();
     if (blockIdx.x == 0 && threadIdx.x == 0) {
-        if (!is_done) p.result->is_aborted = 1;
+        if (!is_done) {
+            p.result->is_aborted = 1;
+            p.result->stopped_ns = device_time_ns();
+        }
         p.result->prefill_ended_ns = device_time_ns();
     }
 }

@@ -9,10 +9,10 @@ from vla_edge_ros.engine.cuda.arena import Arena
 from vla_edge_ros.engine.cuda.device import Device, check
 from vla_edge_ros.engine.cuda.kernels import Arguments, Kernels, command_dtype, result_dtype
 from vla_edge_ros.engine.cuda.plan import Plan
-from vla_edge_ros.engine.cuda.upload import ACTION_ROWS, Uploader, rope_table
+from vla_edge_ros.engine.cuda.upload import Uploader, bf16_bits, rope_table
 from vla_edge_ros.engine.interface import FRAME_TOKENS, EngineError
-from vla_edge_ros.engine.model_config import ModelConfig
-from vla_edge_ros.engine.weights import WeightSource
+from vla_edge_ros.engine.model_config import ACTION_ROWS
+from vla_edge_ros.engine.weights import EMBEDDING, WeightSource
 
 EPOCHS = 512
 """Tags of exchanged words that one pass may use, as in cuda/geometry.cuh."""
@@ -67,16 +67,16 @@ def arena_regions(plan: Plan, sizes: dict[str, int]) -> tuple[dict[str, int], di
 class CudaDecoder:
     """Allocates, uploads and captures here; afterwards a pass is one write of a command and one graph launch.
 
-    frames: the frame buffer to page-lock, or None (then only prompts can be filled in).
-    Raises EngineError.
+    frames: the frame buffer to page-lock. Raises EngineError.
     """
 
-    def __init__(self, device: Device, plan: Plan, weights: WeightSource, frames: FrameMemory | None, is_traced: bool = False):
+    def __init__(
+        self, device: Device, plan: Plan, kernels: Kernels, weights: WeightSource, frames: FrameMemory
+    ):
         self.device, self.plan, self.config = device, plan, plan.config
         driver = device.driver
-        self.kernels = Kernels(device, plan, is_traced)
-        self.plan_id = self.kernels.plan_id
-        sizes = self.kernels.sizes
+        self.kernels, self.plan_id = kernels, kernels.plan_id
+        sizes = kernels.sizes
         command, result = command_dtype(plan.n_slots), result_dtype(self.config.hidden_size)
         for name, dtype in (("command", command), ("result", result)):
             if -(-dtype.itemsize // 8) * 8 != sizes[name]:
@@ -84,7 +84,7 @@ class CudaDecoder:
                     f"{name} is {dtype.itemsize} bytes here and {sizes[name]} in the kernels: install again"
                 )
         self.arena = Arena(device, *arena_regions(plan, sizes))
-        self._frames = frames
+        self._frames, self._weights = frames, weights
         self.stream = check(driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
         self._done = check(driver.cuEventCreate(driver.CUevent_flags.CU_EVENT_BLOCKING_SYNC))
         self._pinned: list[int] = []
@@ -93,12 +93,11 @@ class CudaDecoder:
         self.arguments = Arguments(host_command=command_address, result=result_address)
         for name in self._region_names():
             setattr(self.arguments, name, self.arena[name])
-        if frames is not None:
-            self._register(frames)
+        self._register(frames)
 
         uploader = Uploader(device, self.kernels, self.config, weights)
         try:
-            self.table = uploader.upload(self.arena)
+            uploader.upload(self.arena)
         finally:
             uploader.close()
         device.upload(self.arena["rope"], rope_table(self.config, plan.n_slots))
@@ -146,12 +145,22 @@ class CudaDecoder:
         """Zero a region, in order with the passes."""
         check(self.device.driver.cuMemsetD8Async(self.arena[name], 0, self.arena.size(name), self.stream))
 
+    def warm_up(self) -> None:
+        """One whole pass over whatever frame there is, so that the first real one finds everything loaded."""
+        slots = np.arange(FRAME_TOKENS, dtype=np.int32)
+        self.fill_prompt(np.zeros(FRAME_TOKENS, np.int32), slots)
+        self.begin(slots[:0], slots, n_steps=1)
+        self.finish()
+        self.poison()
+
     def fill_prompt(self, tokens: np.ndarray, slots: np.ndarray) -> None:
         """Write keys and values of `tokens` (P,) at ranks 0..P-1 to `slots` (P,), and wait."""
         for first in range(0, len(tokens), FRAME_TOKENS):
             piece = slice(first, first + FRAME_TOKENS)
-            rows = np.zeros((FRAME_TOKENS, self.config.hidden_size), np.uint16)
-            rows[: len(tokens[piece])] = self.table[tokens[piece]]
+            rows = np.zeros((FRAME_TOKENS, self.config.hidden_size), np.float32)
+            for row, token in zip(rows, tokens[piece], strict=False):
+                self._weights.read(EMBEDDING, row[None], int(token))
+            rows = bf16_bits(rows)
             copy = self.device.driver.cuMemcpyHtoDAsync
             check(copy(self.arena["prompt_rows"], rows.ctypes.data, rows.nbytes, self.stream))
             self.begin(slots[:first], slots[piece], n_steps=0, is_frame=False)
@@ -196,8 +205,7 @@ class CudaDecoder:
             check(driver.cuGraphExecDestroy(graph))
         for host in self._pinned:
             check(driver.cuMemFreeHost(host))
-        if self._frames is not None:
-            check(driver.cuMemHostUnregister(self._frames.address))
+        check(driver.cuMemHostUnregister(self._frames.address))
         check(driver.cuEventDestroy(self._done))
         check(driver.cuStreamDestroy(self.stream))
         self.kernels.close()

@@ -45,16 +45,16 @@ def command_dtype(n_slots: int) -> np.dtype:
     )
 
 
+_TIMES = ("fetched_ns", "prefill_began_ns", "prefill_ended_ns", "embedded_ns", "stopped_ns", "unused")
+
+
 def result_dtype(hidden_size: int) -> np.dtype:
     """`Result` of cuda/geometry.cuh."""
     return np.dtype(
         [
             *((name, np.uint32) for name in ("is_void", "is_aborted", "steps_done", "frame_index")),
             ("frame_meta", np.int64, 4),
-            *(
-                (name, np.uint64)
-                for name in ("fetched_ns", "prefill_began_ns", "prefill_ended_ns", "embedded_ns")
-            ),
+            *((name, np.uint64) for name in _TIMES),
             ("step_ended_ns", np.uint64, 8),
             ("actions", np.int32, 8),
             ("logits", np.float32, (8, 256)),

@@ -10,11 +10,9 @@ import numpy as np
 import torch
 
 from vla_edge_ros.engine.cuda.upload import bf16_rounded, rope_table
-from vla_edge_ros.engine.model_config import ModelConfig
-from vla_edge_ros.engine.vision import PATCH_SIZE, patches
-from vla_edge_ros.engine.weights import VISION_BIAS, VISION_WEIGHT, WeightSource, decoder_shapes
-
-ACTION_ROWS = 256
+from vla_edge_ros.engine.model_config import ACTION_ROWS, ModelConfig
+from vla_edge_ros.engine.vision import PATCH_SIZE, VISION_BIAS, VISION_WEIGHT, cut_patches, vision_shapes
+from vla_edge_ros.engine.weights import WeightSource, decoder_shapes
 
 
 class Parts:
@@ -40,10 +38,7 @@ class Reference:
         torch.backends.cuda.matmul.allow_tf32 = False
         self.config, self.dtype, self.parts = config, dtype, Parts(config)
         self.weights = {}
-        shapes = decoder_shapes(config) | {
-            VISION_WEIGHT: (config.hidden_size, PATCH_SIZE),
-            VISION_BIAS: (config.hidden_size,),
-        }
+        shapes = decoder_shapes(config) | vision_shapes(config.hidden_size)
         for name, shape in shapes.items():
             values = weights.read(name, np.empty(shape, np.float32))
             # Kept in bf16, which holds the values exactly, and widened where they are used.
@@ -66,10 +61,12 @@ class Reference:
         return self.weights[name].to(self.dtype)
 
     def embed(self, tokens) -> torch.Tensor:
-        return self.weights["model.embed_tokens.weight"][torch.as_tensor(tokens, device="cuda")].to(self.dtype)
+        return self.weights["model.embed_tokens.weight"][torch.as_tensor(tokens, device="cuda")].to(
+            self.dtype
+        )
 
     def embed_frame(self, pixels: np.ndarray) -> torch.Tensor:
-        values = patches(pixels, np.empty((32, PATCH_SIZE), np.float32))
+        values = cut_patches(pixels, np.empty((32, PATCH_SIZE), np.float32))
         values = torch.from_numpy(values).cuda().to(self.dtype)
         return values @ self.weight(VISION_WEIGHT).T + self.weight(VISION_BIAS)
 

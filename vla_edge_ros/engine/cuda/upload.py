@@ -7,11 +7,9 @@ import numpy as np
 from vla_edge_ros.engine.cuda.arena import Arena
 from vla_edge_ros.engine.cuda.device import Device
 from vla_edge_ros.engine.cuda.kernels import Kernels
-from vla_edge_ros.engine.model_config import ModelConfig
-from vla_edge_ros.engine.vision import PATCH_SIZE
-from vla_edge_ros.engine.weights import VISION_BIAS, VISION_WEIGHT, WeightSource
-
-ACTION_ROWS = 256
+from vla_edge_ros.engine.model_config import ACTION_ROWS, ModelConfig
+from vla_edge_ros.engine.vision import PATCH_SIZE, VISION_BIAS, VISION_WEIGHT
+from vla_edge_ros.engine.weights import EMBEDDING, HEAD, WeightSource
 
 
 def bf16_bits(values: np.ndarray) -> np.ndarray:
@@ -41,7 +39,6 @@ class Uploader:
 
     def __init__(self, device: Device, kernels: Kernels, config: ModelConfig, weights: WeightSource):
         self._device, self._kernels, self._config, self._weights = device, kernels, config, weights
-        self._layer_bytes = [kernels.sizes[name] for name in ("qkv", "output", "gate_up", "down")]
         largest = max(
             2 * config.intermediate_size * config.hidden_size,
             (config.query_size + 2 * config.kv_size) * config.hidden_size,
@@ -51,8 +48,8 @@ class Uploader:
         self._host = np.empty(largest, np.float32)
         self._staging = device.allocate(4 * largest, "staging of weights")
 
-    def upload(self, arena: Arena) -> np.ndarray:
-        """Fill the arena's weights; returns the embedding table (vocabulary, hidden) as bits of bf16, on the host."""
+    def upload(self, arena: Arena) -> None:
+        """Fill the arena's weights."""
         config = self._config
         hidden, query, kv = config.hidden_size, config.query_size, config.kv_size
         norms = np.empty((2 * config.num_hidden_layers + 1, hidden), np.float32)
@@ -80,16 +77,16 @@ class Uploader:
         self._device.upload(arena["norms"], bf16_rounded(norms))
         self._device.upload(arena["qkv_bias"], bf16_rounded(biases))
 
-        table = np.empty((config.vocab_size, hidden), np.float32)
-        self._weights.read("model.embed_tokens.weight", table)
-        self._pack("head", table[-ACTION_ROWS:], at)
-        table = bf16_bits(table)
-        self._device.upload(arena["rows"], np.ascontiguousarray(table[-ACTION_ROWS - 1 :]))
+        rows = np.empty((1 + ACTION_ROWS, hidden), np.float32)
+        self._weights.read(EMBEDDING, rows, config.action_start)
+        self._device.upload(arena["rows"], bf16_bits(rows))
+        if not config.tie_word_embeddings:
+            self._weights.read(HEAD, rows[1:], config.first_action)
+        self._pack("head", rows[1:], at)
 
         self._matrix("vision", {VISION_WEIGHT: hidden}, PATCH_SIZE, arena["vision"])
         bias = self._weights.read(VISION_BIAS, np.empty(hidden, np.float32))
         self._device.upload(arena["vision_bias"], bf16_rounded(bias))
-        return table
 
     def _matrix(self, name: str, rows: dict[str, int], columns: int, to: int) -> int:
         """Stack tensors of `columns` columns, pack them at `to`, and return the address after them."""
