@@ -104,7 +104,9 @@ def test_tokens_and_logits_are_those_of_the_reference_before_and_after_evictions
             if top[1] - top[0] > 0.1 * logits.std():
                 n_clear += 1
                 assert told["actions"][step] == logits.argmax()
-    assert np.mean(errors) < 2.5e-2
+    # bf16 operands under tiny's sharp attention: 2.8e-2. An unread slot gives 0.26, a dropped bias 0.10,
+    # a lost split 0.8, keys and values swapped 0.8 (computed in NumPy).
+    assert np.mean(errors) < 4e-2
     assert n_clear > 80
 
 

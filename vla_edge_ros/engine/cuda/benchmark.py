@@ -1,8 +1,8 @@
 """Measure the CUDA engine on this machine's GPU: `python -m vla_edge_ros.engine.cuda.benchmark --json PATH`.
 
-Weights are random normals of the preset's distribution (timing does not depend on them); the memory is full, or
-holds the given numbers of slots. Device times come from the kernels (globaltimer), host times from the steady
-clock; every figure is printed with its n.
+Weights are random normals of the preset's distribution (timing does not depend on them); the memory is full,
+or holds about 128 and 1024 slots. Device times come from the kernels (globaltimer), host times from the
+steady clock; every figure is printed with its n.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from vla_edge_ros.engine.cuda.ceilings import measure_ceilings
 from vla_edge_ros.engine.cuda.compiler import source_directory
 from vla_edge_ros.engine.cuda.decoder import CudaDecoder, FrameMemory
 from vla_edge_ros.engine.cuda.device import Device
-from vla_edge_ros.engine.cuda.kernels import Kernels
+from vla_edge_ros.engine.cuda.kernels import STAGE_MARKS, Kernels
 from vla_edge_ros.engine.cuda.plan import make_plan
 from vla_edge_ros.engine.interface import FRAME_TOKENS, MAX_ACTION_TOKENS
 from vla_edge_ros.engine.model_config import ModelConfig
@@ -96,7 +96,7 @@ class Bench:
         self.frames.write(self.rng.integers(0, 256, (64, 128, 3), dtype=np.uint8), 0, 0, 0)
 
     def passes(self, n_passes: int, n_context: int, is_evicting: bool) -> dict:
-        """Time passes after `n_context` ranks; evicting: the oldest frame leaves before each, so all ranks move."""
+        """Time passes after `n_context` ranks; evicting: the oldest frame leaves first, so all ranks move."""
         rows, steps, host, busy = [], [], [], []
         context = self.slots[:n_context].copy()
         frame = self.slots[n_context : n_context + FRAME_TOKENS]
@@ -111,9 +111,7 @@ class Bench:
             if i < 20:
                 continue
             ends = told["step_ended_ns"].astype(np.int64)
-            marks = [
-                int(told[k]) for k in ("fetched_ns", "prefill_began_ns", "embedded_ns", "prefill_ended_ns")
-            ]
+            marks = [int(told[name]) for name in STAGE_MARKS]
             rows.append(np.diff([*marks, ends[-1]]))
             steps.append(np.diff(ends))
             host.append(ended - began)

@@ -10,7 +10,7 @@ _REPEATS = 7
 
 
 def measure_ceilings(device: Device) -> dict[str, float]:
-    """`read_ceiling_gbps` and `copy_ceiling_gbps` (read + write), medians over random data larger than any cache."""
+    """`read_ceiling_gbps` and `copy_ceiling_gbps` (read + write): medians over 3 GiB of random data."""
     driver = device.driver
     module = check(driver.cuModuleLoadData(Compiler(device.architecture).cubin("bandwidth")))
     stream = check(driver.cuStreamCreate(0))

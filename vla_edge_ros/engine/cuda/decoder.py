@@ -134,7 +134,7 @@ class CudaDecoder:
         return self.kernels.capture(names, self.arguments, self.stream)
 
     def poison(self) -> None:
-        """Fill caches and workspaces with NaN patterns, so that whoever reads what was not written shows it."""
+        """Fill caches and workspaces with NaN patterns: whoever reads what was not written shows it."""
         for name in ("cache", "ranked", "words", "prefill", "prompt_rows"):
             self.arena.fill(name, 0xFF)
         self.arena.fill("ranked_slots", 0xFE)
@@ -175,7 +175,7 @@ class CudaDecoder:
         is_frame: bool = True,
         graph=None,
     ) -> None:
-        """Launch one pass and return: the frame (or a piece of the prompt) to `token_slots`, then `n_steps` tokens."""
+        """Launch a pass: a frame (or a piece of a prompt) to `token_slots`, then `n_steps` tokens."""
         command = self.command
         n_context, n_tokens = len(context_slots), len(token_slots)
         if self._passes % PASSES_BETWEEN_SWEEPS == 0:
@@ -195,7 +195,7 @@ class CudaDecoder:
         check(driver.cuEventRecord(self._done, self.stream))
 
     def finish(self) -> np.void:
-        """Wait for the pass in flight, without the interpreter lock, and return its `Result` (overwritten later)."""
+        """Wait for the pass in flight, without the interpreter lock; the next one overwrites its `Result`."""
         check(self.device.driver.cuEventSynchronize(self._done))
         return self.result[0]
 

@@ -10,7 +10,7 @@ _OLDEST_ARCHITECTURE = 80
 
 
 def check(returned: tuple):
-    """The values of a cuda-bindings call: none, one or a tuple. Raises EngineError on any other code than success."""
+    """The values of a cuda-bindings call: none, one or a tuple. Raises EngineError unless it succeeded."""
     code, *values = returned
     if int(code) != 0:
         raise EngineError(f"CUDA call failed: {code.name} ({int(code)})")
@@ -43,7 +43,7 @@ class Device:
             major, minor = device.compute_capability()
             if major * 10 + minor < _OLDEST_ARCHITECTURE:
                 raise EngineError(
-                    f"{device.name()} is sm_{major}{minor}; the kernels need sm_{_OLDEST_ARCHITECTURE} or newer"
+                    f"{device.name()} is sm_{major}{minor}: the kernels need sm_{_OLDEST_ARCHITECTURE}"
                 )
             # Set before the context exists: a blocking wait leaves the processor to the control thread.
             check(driver.cuDevicePrimaryCtxSetFlags(ordinal, driver.CUctx_flags.CU_CTX_SCHED_BLOCKING_SYNC))
@@ -70,8 +70,8 @@ class Device:
         except EngineError as error:
             free, total = self.pycuda.mem_get_info()
             raise EngineError(
-                f"no {n_bytes / 1e6:.0f} MB of device memory for {purpose}: {free / 1e6:.0f} of {total / 1e6:.0f} MB "
-                f"are free on {self.name} ({error})"
+                f"no {n_bytes / 1e6:.0f} MB of device memory for {purpose}: {free / 1e6:.0f} of "
+                f"{total / 1e6:.0f} MB are free on {self.name} ({error})"
             ) from error
 
     def free(self, address: int) -> None:

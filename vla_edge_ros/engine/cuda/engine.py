@@ -4,12 +4,13 @@ import importlib.util
 import queue
 import threading
 import time
+from itertools import pairwise
 
 import numpy as np
 
 from vla_edge_ros.engine.cuda.decoder import CudaDecoder, FrameMemory, arena_regions
 from vla_edge_ros.engine.cuda.device import Device
-from vla_edge_ros.engine.cuda.kernels import Kernels
+from vla_edge_ros.engine.cuda.kernels import STAGE_MARKS, Kernels
 from vla_edge_ros.engine.cuda.plan import make_plan
 from vla_edge_ros.engine.interface import (
     FRAME_TOKENS,
@@ -37,11 +38,11 @@ _MAX_ATTEMPTS = 8
 
 
 class CudaEngine:
-    """`frames` is a perception FrameBuffer: its `address` and `size_bytes` are page-locked and read by the device.
+    """`frames` is a perception FrameBuffer, whose pages are locked and read by the device.
 
     `submit` hands work to the engine's thread and returns; that thread waits for the device without the
-    interpreter lock. A CUDA error is sticky: this and every later result is FAILED, and the process that holds
-    the engine must be replaced.
+    interpreter lock. A CUDA error is sticky: this and every later result is FAILED, and the process that
+    holds the engine must be replaced.
     """
 
     def __init__(self, spec: EngineSpec, frames):
@@ -87,7 +88,7 @@ class CudaEngine:
         return result
 
     def evict(self, slots: np.ndarray) -> None:
-        """Nothing to do: ranks are compared with their slots at every pass, and a slot is written before it is read."""
+        """Nothing to do: every pass compares ranks with slots, and a slot is written before it is read."""
 
     def close(self) -> None:
         if self._thread is not None:
@@ -162,8 +163,8 @@ class CudaEngine:
             parts = ", ".join(f"{name} {size / 1e6:.0f} MB" for name, size in account.items())
             raise EngineError(
                 f"model {spec.model!r} with {spec.n_slots} slots needs {total / 1e6:.0f} MB ({parts}) and "
-                f"memory.budget_bytes is {spec.budget_bytes / 1e6:.0f} MB: raise it, or take fewer slots or a "
-                "smaller model"
+                f"memory.budget_bytes is {spec.budget_bytes / 1e6:.0f} MB: raise it, or take fewer slots or "
+                "a smaller model"
             )
         frames = FrameMemory(self._frames.address, self._frames.size_bytes)
         decoder = CudaDecoder(device, plan, kernels, weights, frames)
@@ -200,14 +201,8 @@ class CudaEngine:
         result.tokens = (told["actions"][None, :n] + self._first_action).astype(np.int32)
         result.top_probability, result.entropy = confidence(logits[None])
         result.embedding = told["embedding"].copy()
-        marks = [
-            int(told[name]) for name in ("fetched_ns", "prefill_began_ns", "embedded_ns", "prefill_ended_ns")
-        ]
-        marks.append(int(told["step_ended_ns"][n - 1]))
-        copy, vision, prefill, decode = (
-            after - before for before, after in zip(marks, marks[1:], strict=False)
-        )
-        result.stages = StageTimes(copy, vision, prefill, decode)
+        marks = [*(int(told[name]) for name in STAGE_MARKS), int(told["step_ended_ns"][n - 1])]
+        result.stages = StageTimes(*(after - before for before, after in pairwise(marks)))
 
 
 def confidence(logits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

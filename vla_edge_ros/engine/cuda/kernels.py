@@ -7,17 +7,19 @@ import numpy as np
 
 from vla_edge_ros.engine.cuda.compiler import Compiler
 from vla_edge_ros.engine.cuda.device import Device, check
-from vla_edge_ros.engine.cuda.plan import CHUNK, Plan
+from vla_edge_ros.engine.cuda.plan import Plan
+from vla_edge_ros.engine.interface import EngineError
 
 SIZE_NAMES = (
-    "qkv", "output", "gate_up", "down", "head", "vision", "words", "prefill", "trace_floats", "command", "result",
-)  # fmt: skip
+    *("qkv", "output", "gate_up", "down", "head", "vision"),
+    *("words", "prefill", "trace_floats", "command", "result"),
+)
 """The order of SIZES in cuda/pack.cu."""
 
 _POINTERS_BEFORE = (
-    "weights", "vision", "vision_bias", "norms", "qkv_bias", "rows", "rope", "cache", "ranked", "ranked_slots",
-    "command", "host_command", "prompt_rows", "frame_buffer",
-)  # fmt: skip
+    *("weights", "vision", "vision_bias", "norms", "qkv_bias", "rows", "rope"),
+    *("cache", "ranked", "ranked_slots", "command", "host_command", "prompt_rows", "frame_buffer"),
+)
 _POINTERS_AFTER = ("words", "prefill", "result", "trace", "prefill_trace", "marks")
 
 
@@ -44,6 +46,9 @@ def command_dtype(n_slots: int) -> np.dtype:
         ]
     )
 
+
+STAGE_MARKS = ("fetched_ns", "prefill_began_ns", "embedded_ns", "prefill_ended_ns")
+"""Device times of a pass, in order; decoding follows, up to the last of `step_ended_ns`."""
 
 _TIMES = ("fetched_ns", "prefill_began_ns", "prefill_ended_ns", "embedded_ns", "stopped_ns", "unused")
 
@@ -100,7 +105,6 @@ class Kernels:
             ),
             **persistent,
         }
-        assert CHUNK * plan.n_chunks == plan.n_slots
 
     def function(self, module: str, name: bytes):
         return check(self._driver.cuModuleGetFunction(self._modules[module], name))
@@ -114,6 +118,11 @@ class Kernels:
             int(self._device.download(np.empty(1, np.uint64), self._global(name, constant))[0])
             for constant in (b"SHARED_BYTES", b"BLOCK_THREADS")
         )
+        if shared > self._device.shared_bytes:
+            raise EngineError(
+                f"{name} needs {shared} bytes of shared memory a block on {grid} multiprocessors, "
+                f"{self._device.name} gives {self._device.shared_bytes}: choose a smaller model"
+            )
         function = self.function(name, name.encode())
         attribute = self._driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         check(self._driver.cuFuncSetAttribute(function, attribute, shared))

@@ -11,7 +11,7 @@ CHUNK = 64
 """Ranks of one attention split."""
 
 _RINGS = ((220_000, 3072, 8), (160_000, 3072, 5), (99_000, 2048, 4))
-"""Shared memory a block may ask for, and the weight ring that fits beside the rest: stage bytes, stages a warp."""
+"""Shared memory a block may ask for, and the weight ring that fits in it: a warp's stage bytes, stages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +58,14 @@ class Plan:
 def make_plan(
     config: ModelConfig, n_slots: int, multiprocessors: int, shared_bytes: int, grid: int = 0
 ) -> Plan:
-    """The plan for a device; `grid` 0 chooses one. Raises EngineError if the device or the model does not fit."""
+    """The plan for a device; `grid` 0 chooses one. Raises EngineError if device or model do not fit."""
     _check(config, n_slots)
-    for needed, stage_bytes, ring_slots in _RINGS:
-        if shared_bytes >= needed:
-            break
-    else:
+    rings = [ring for needed, *ring in _RINGS if shared_bytes >= needed]
+    if not rings:
         raise EngineError(
-            f"the device gives a block {shared_bytes} bytes of shared memory; the kernels need {_RINGS[-1][0]}"
+            f"the device gives a block {shared_bytes} bytes of shared memory: it takes {_RINGS[-1][0]}"
         )
+    stage_bytes, ring_slots = rings[0]
     grid = grid or best_grid(config, multiprocessors)
     return Plan(config, -(-n_slots // CHUNK) * CHUNK, grid, stage_bytes, ring_slots)
 
@@ -104,5 +103,10 @@ def _check(config: ModelConfig, n_slots: int) -> None:
     for name in ("hidden_size", "intermediate_size", "query_size"):
         if getattr(config, name) % 16:
             raise EngineError(f"{name} is {getattr(config, name)}: the CUDA kernels take multiples of 16")
+    if config.query_size != config.hidden_size:
+        raise EngineError(
+            f"query heads are {config.query_size} wide and the stream {config.hidden_size}: "
+            "the CUDA kernels take equal widths"
+        )
     if n_slots < CHUNK:
         raise EngineError(f"{n_slots} slots: the CUDA engine takes at least {CHUNK}")

@@ -1,7 +1,7 @@
 """The model in torch on the GPU, in float32 or float64, for checks; never imported by the engine.
 
-Weights are the values of bf16, as the engine holds them. `Reference` grows a sequence token by token block; its
-traces have the layout of `Trace` in cuda/workspace.cuh.
+Weights are the values of bf16, as the engine holds them. `Reference` grows a sequence by blocks of tokens;
+its traces have the layout of `Trace` in cuda/workspace.cuh.
 """
 
 import math
@@ -98,7 +98,7 @@ class Reference:
         return tuple(part.reshape(len(qkv), -1, config.head_dim) for part in (q, k, v))
 
     def attend(self, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-        """Causal attention of the last T tokens over all n: q (T, heads, head), keys and values (n, kv heads, head)."""
+        """Causal attention of the last T of n tokens: q (T, heads, head), the others (n, kv heads, head)."""
         n, n_tokens = len(keys), len(q)
         group = self.config.num_attention_heads // self.config.num_key_value_heads
         keys, values = keys.repeat_interleave(group, 1), values.repeat_interleave(group, 1)
@@ -123,7 +123,7 @@ class Reference:
         return gated @ self.weight(f"model.layers.{layer}.mlp.down_proj.weight").T
 
     def extend(self, x: torch.Tensor, is_traced: bool = False):
-        """Append T tokens with input states x (T, hidden); the final stream and a trace (T, layers, size) or None."""
+        """Append T tokens, input states x (T, hidden): the stream and a trace (T, layers, size) or None."""
         start, trace = len(self.keys[0]), []
         for layer in range(self.config.num_hidden_layers):
             qkv = self.project(x, layer)
