@@ -144,6 +144,16 @@ def test_the_frame_used_is_the_newest_and_the_others_are_skipped():
     assert rig.controller.totals.skipped_frames == used[-1] - len(used)
 
 
+def test_a_pass_whose_steps_are_all_too_old_is_late_and_says_so():
+    rig = Rig(frames_ms=[], max_frame_age_ns=10**9)
+    rig.run(3)
+    old = rig.clock.now_ns() - 400 * MS
+    rig.frames.write(np.zeros((64, 128, 3), np.uint8), 1, old, old)
+    [record] = rig.run(4)
+    assert record.decision is Decision.HOLD_LATE
+    assert record.reason == "every action step was due too soon or is too old"
+
+
 # Faults
 
 

@@ -174,3 +174,22 @@ def test_the_memory_of_a_process_is_read_and_of_none_is_zero():
     assert process_memory(os.getpid()) - before > len(block) // 2
     ended_pid = int(run_python("import os; print(os.getpid())").stdout)
     assert process_memory(ended_pid) == 0
+
+
+def test_priority_goes_to_every_thread_and_comes_off_again():
+    run = run_python(
+        """
+import os, threading
+from vla_edge_ros.control.realtime import apply_realtime
+waiting, done = threading.Event(), threading.Event()
+threading.Thread(target=lambda: (waiting.set(), done.wait())).start()
+waiting.wait()
+policies = lambda: {os.sched_getscheduler(int(name)) for name in os.listdir("/proc/self/task")}
+refused = bool(apply_realtime(5))
+assert policies() == ({os.SCHED_OTHER} if refused else {os.SCHED_FIFO}), policies()
+assert apply_realtime(0) == []
+assert policies() == {os.SCHED_OTHER}, policies()
+done.set()
+"""
+    )
+    assert run.returncode == 0, run.stderr

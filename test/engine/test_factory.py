@@ -56,13 +56,22 @@ def test_auto_without_cuda_is_numpy_and_says_why(frames, monkeypatch):
     engine.close()
 
 
-@pytest.mark.parametrize("backend", ["auto", "cuda"])
-def test_with_cuda_auto_and_cuda_are_the_cuda_engine(frames, monkeypatch, backend):
+@pytest.fixture
+def cuda_runs_here(monkeypatch):
     module = types.ModuleType(CUDA_MODULE)
     module.CudaEngine = lambda spec, frames: (spec.backend, frames)
     monkeypatch.setitem(sys.modules, CUDA_MODULE, module)
     monkeypatch.setattr(factory, "cuda_obstacle", lambda: "")
-    assert make_engine(EngineSpec(backend=backend), frames) == ("cuda", frames)
+
+
+def test_cuda_asked_for_by_name_is_the_cuda_engine(frames, cuda_runs_here):
+    assert make_engine(EngineSpec(backend="cuda"), frames) == ("cuda", frames)
+
+
+def test_auto_does_not_move_an_arm_by_an_engine_on_trial(frames, cuda_runs_here):
+    info = make_engine(EngineSpec(backend="auto"), frames).configure()
+    assert info.backend == "numpy"
+    assert info.notes[-1] == f"backend auto chose numpy: {factory.CUDA_IS_ON_TRIAL}"
 
 
 class Driver:

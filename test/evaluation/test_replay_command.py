@@ -80,7 +80,7 @@ def test_a_truncated_recording_is_read_as_far_as_it_goes_and_said_by_the_exit_co
 def test_a_recorded_run_has_its_own_instructions(capsys, tmp_path):
     path = tmp_path / "run.jsonl"
     path.write_text('{"run": {}}\n{"begin": {"at_ns": 0, "frame": 0}}\n')
-    code, _, err = call(capsys, bundled_sample(), "--times", path, "--instruction", "x")
+    code, _, err = call(capsys, SAMPLE, "--times", path, "--instruction", "x")
     assert code == 2
     assert "a recorded run has its own instructions" in err
 

@@ -2,7 +2,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from vla_edge_ros.memory import POLICIES, FrameMemory, make_policy
@@ -85,6 +85,7 @@ def test_a_zero_embedding_is_like_nothing():
     assert retained(memory) == [1, 2, 4, 5]
 
 
+@example([[0, 0, 0], [0, 1, 2], [0, 1, 2], [1, 0, 0], [1, 0, 0], [0, 0, 0]])
 @given(st.lists(st.lists(st.integers(-3, 3), min_size=3, max_size=3), min_size=1, max_size=25))
 @settings(max_examples=60, deadline=None)
 def test_semantic_agrees_with_a_search_over_all_neighbours(embeddings):
@@ -96,7 +97,7 @@ def test_semantic_agrees_with_a_search_over_all_neighbours(embeddings):
             norms = [np.linalg.norm(a) * np.linalg.norm(b) for a, b in pairs]
             alike = [a @ b / n if n > 0 else 0.0 for (a, b), n in zip(pairs, norms, strict=True)]
             # Equal cosines may differ by rounding between the two ways of computing them.
-            place = next(place for place, cosine in enumerate(alike) if cosine >= max(alike) - 1e-12)
+            place = next(place for place, cosine in enumerate(alike) if cosine >= max(alike) - 1e-9)
             kept.pop(place)
         kept.append(index)
     assert retained(memory) == kept

@@ -98,6 +98,7 @@ def test_bad_images_are_refused_counted_and_warned_of_and_the_next_good_one_is_a
     assert reason.startswith("/image: ")
     warnings = [line for line in robot.edge.log_lines() if "[WARN]" in line and "/image" in line]
     assert 1 <= len(warnings) <= 1 + (time.monotonic() - began_s) / 5
+    assert all(line.count("image") == 1 for line in warnings)
     assert "Traceback" not in robot.log()
     robot.picture = noise
     robot.until_tick(decision="FRESH")
@@ -107,6 +108,7 @@ def test_a_frozen_camera_is_reported_and_its_frames_are_not_used(robot):
     picture = noise()
     robot.picture = lambda: picture
     robot.until_status("camera", ERROR, "frozen")
+    robot.until_logged("/image: the camera is frozen")
     robot.until_tick(decision="SAFE_STOP")
     robot.picture = noise
     robot.until_tick(decision="FRESH")

@@ -394,7 +394,7 @@ class Controller:
         record.steps_left = accepted.steps_left
         record.steps_dropped = accepted.steps_dropped
         if accepted.steps_left == 0:
-            return Decision.HOLD_LATE, accepted.reason or "every action step was due too soon or is too old"
+            return Decision.HOLD_LATE, accepted.refusal or "every action step was due too soon or is too old"
         _describe_frame(record, result.frame, record.started_ns)
         return None
 

@@ -7,6 +7,7 @@ import gc
 import os
 import resource
 import sys
+from collections.abc import Iterable
 
 from vla_edge_ros.engine.linux import Timespec, libc
 
@@ -43,14 +44,17 @@ def sleep_until(until_ns: int) -> None:
 def apply_realtime(priority: int) -> list[str]:
     """Make this process keep time as well as it is allowed to; one warning for each thing refused.
 
-    SCHED_FIFO at `priority` (1 to 99, 0 leaves the normal scheduler) goes to every thread there is, those of
+    SCHED_FIFO at `priority` (1 to 99; 0 means the normal scheduler) goes to every thread there is, those of
     DDS included, and is inherited by later ones; exact timers go to this thread and those that it starts.
     Raises ValueError.
     """
     set_exact_timers()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    refusals = [set_fifo_priority(priority)] if priority else []
-    return [refusal for refusal in refusals if refusal]
+    if priority == 0:
+        leave_fifo()
+        return []
+    refusal = set_fifo_priority(priority, _thread_ids())
+    return [refusal] if refusal else []
 
 
 def set_exact_timers() -> None:
@@ -58,17 +62,17 @@ def set_exact_timers() -> None:
     libc.prctl(_PR_SET_TIMERSLACK, ctypes.c_ulong(_TIMER_SLACK_NS))
 
 
-def set_fifo_priority(priority: int) -> str:
-    """Give every thread of this process SCHED_FIFO at `priority` (1 to 99); the refusal, or an empty text.
+def set_fifo_priority(priority: int, thread_ids: Iterable[int] = (0,)) -> str:
+    """Give threads SCHED_FIFO at `priority` (1 to 99); the refusal in one line, or an empty text.
 
-    All of them, since the priority is a ROS parameter: it is known only when DDS has threads already.
+    thread_ids: 0 is the calling thread. Raises ValueError.
     """
     if not 1 <= priority <= 99:
         raise ValueError(f"real-time priority {priority}: use 1 to 99")
     try:
-        for thread_id in os.listdir("/proc/self/task"):
+        for thread_id in thread_ids:
             with contextlib.suppress(ProcessLookupError):
-                os.sched_setscheduler(int(thread_id), os.SCHED_FIFO, os.sched_param(priority))
+                os.sched_setscheduler(thread_id, os.SCHED_FIFO, os.sched_param(priority))
     except PermissionError:
         limit = resource.getrlimit(resource.RLIMIT_RTPRIO)[0]
         return (
@@ -77,6 +81,17 @@ def set_fifo_priority(priority: int) -> str:
             "container --cap-add=SYS_NICE"
         )
     return ""
+
+
+def leave_fifo() -> None:
+    """Give every thread of this process the normal scheduler; no privilege is needed."""
+    for thread_id in _thread_ids():
+        with contextlib.suppress(ProcessLookupError):
+            os.sched_setscheduler(thread_id, os.SCHED_OTHER, os.sched_param(0))
+
+
+def _thread_ids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc/self/task")]
 
 
 def fifo_priority() -> int:

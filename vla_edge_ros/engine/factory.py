@@ -10,17 +10,18 @@ from vla_edge_ros.perception.frame_buffer import FrameBuffer
 BACKENDS = ("auto", "cuda", "numpy", "fake")
 
 
+CUDA_IS_ON_TRIAL = "cuda could run here, but has not passed its gate yet; ask for it by name to try it"
+"""An engine moves arms only after its whole gate has passed on a device; docs/kernels.md says what has."""
+
+
 def make_engine(spec: EngineSpec, frames: FrameBuffer) -> Engine:
-    """An engine that is not yet configured; `auto` is `cuda` where it can run, else `numpy` with a note why.
+    """An engine that is not yet configured; `auto` is `numpy`, with a note why it is not `cuda`.
 
     Raises EngineError where the backend is unknown or cannot run here.
     """
     if spec.backend == "auto":
-        obstacle = cuda_obstacle()
-        if obstacle:
-            note = f"backend auto chose numpy: {obstacle}"
-            return _WithNote(make_engine(replace(spec, backend="numpy"), frames), note)
-        return make_engine(replace(spec, backend="cuda"), frames)
+        note = f"backend auto chose numpy: {cuda_obstacle() or CUDA_IS_ON_TRIAL}"
+        return _WithNote(make_engine(replace(spec, backend="numpy"), frames), note)
     if spec.backend == "cuda":
         obstacle = cuda_obstacle()
         if obstacle:

@@ -55,11 +55,16 @@ class SlidingWindow:
         return Victim(0, "oldest, no free block") if is_full and n_frames else None
 
 
+TIE = 1e-9
+"""Rounding in float64 is far below this, and float32 embeddings tell nothing apart that is nearer."""
+
+
 @dataclass(frozen=True, slots=True)
 class Semantic:
     """While free slots are fewer than needed, the older frame of the most alike neighbours goes.
 
-    Alike is the cosine of pooled embeddings; of equal pairs the first counts.
+    Alike is the cosine of pooled embeddings; of equal pairs the first counts, also where only rounding parts
+    them (`TIE`).
     """
 
     name: str = "semantic"
@@ -69,7 +74,7 @@ class Semantic:
             return None
         if n_frames == 1:
             return Victim(0, "the only frame, no free block")
-        place = int(np.argmax(cosines))
+        place = int(np.argmax(cosines >= cosines.max() - TIE))
         return Victim(place, f"cosine {cosines[place]:.4f} with its successor")
 
 

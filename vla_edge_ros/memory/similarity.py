@@ -15,7 +15,8 @@ class NeighbourSimilarity:
 
     def __init__(self, capacity: int, embedding_size: int):
         self.embedding_size = embedding_size
-        self._embeddings = np.zeros((capacity, embedding_size), np.float32)
+        # In float64, so that equal pairs have equal cosines up to 1e-15 and the policies' tie rule holds.
+        self._embeddings = np.zeros((capacity, embedding_size), np.float64)
         self._norms = np.zeros(capacity, np.float64)
         self._cosines = np.zeros(capacity, np.float64)
         self._rows: list[int] = []
@@ -35,13 +36,14 @@ class NeighbourSimilarity:
             raise ValueError(
                 f"an embedding has shape {embedding.shape}; this memory takes ({self.embedding_size},)"
             )
-        norm = float(np.sqrt(np.dot(embedding, embedding)))
+        row = self._free_rows[-1]
+        self._embeddings[row] = embedding
+        norm = float(np.sqrt(np.dot(self._embeddings[row], self._embeddings[row])))
         if not np.isfinite(norm):
             raise ValueError(
                 "an embedding holds a value that is not finite; the engine that made it is broken"
             )
-        row = self._free_rows.pop()
-        self._embeddings[row] = embedding
+        self._free_rows.pop()
         self._norms[row] = norm
         self._rows.append(row)
         if len(self._rows) > 1:

@@ -38,6 +38,7 @@ from vla_edge_ros.control.events import ClockJump, Enable, Event, Instruction, R
 from vla_edge_ros.control.realtime import (
     apply_realtime,
     fifo_priority,
+    set_fifo_priority,
     settle_memory,
     step_above_others,
 )
@@ -50,6 +51,7 @@ from vla_edge_ros.nodes import diagnostics, parameters
 from vla_edge_ros.nodes.messages import warm_up
 from vla_edge_ros.nodes.sink import RosSink
 from vla_edge_ros.nodes.supervisor import EngineSupervisor
+from vla_edge_ros.parameters import defaults
 from vla_edge_ros.perception.camera import CameraPipeline
 from vla_edge_ros.perception.frame_buffer import FrameBuffer
 from vla_edge_ros.perception.refusal import Refusal
@@ -278,9 +280,12 @@ class EdgeNode(LifecycleNode):
     def _on_image(self, message: Image | CompressedImage) -> None:
         receipt_ns, ros_now_ns = self._steady_clock.pair()
         verdict = self._camera.on_image(message, receipt_ns, ros_now_ns)
+        is_refused = isinstance(verdict, Refusal)
         if verdict.reason:
-            self.get_logger().warning(f"image: {verdict.reason}", throttle_duration_sec=5.0)
-        if self._recorder is not None and not isinstance(verdict, Refusal) and verdict.is_new:
+            # A refusal names the topic itself.
+            line = verdict.reason if is_refused else f"{self._camera.topic}: {verdict.reason}"
+            self.get_logger().warning(line, throttle_duration_sec=5.0)
+        if self._recorder is not None and not is_refused and verdict.is_new:
             self._recorder.put(self._frames.peek())
 
     def _on_instruction(self, message: String) -> None:
@@ -364,9 +369,11 @@ class EdgeNode(LifecycleNode):
     def _release(self) -> None:
         self._is_configured = False
         self._is_releasing = True
-        while self._releases:
-            self._releases.pop()()
-        self._is_releasing = False
+        try:
+            while self._releases:
+                self._releases.pop()()
+        finally:
+            self._is_releasing = False
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -377,6 +384,8 @@ def main(argv: list[str] | None = None) -> int:
     signals: list[int] = []
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, _: signals.append(number))
+    # The threads of DDS inherit it. Once configured, `control.priority` counts, and a refusal is said.
+    set_fifo_priority(defaults()["control.priority"])
     # rclpy's own handlers shut the context down at once, and the stop could no longer be published.
     rclpy.init(args=argv, signal_handler_options=SignalHandlerOptions.NO)
     try:

@@ -16,7 +16,7 @@ import rclpy
 import yaml
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from lifecycle_msgs.msg import Transition
-from lifecycle_msgs.srv import ChangeState
+from lifecycle_msgs.srv import ChangeState, GetState
 from rclpy.executors import SingleThreadedExecutor
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
@@ -30,6 +30,7 @@ from vla_edge_ros.share import use_large_image_profile
 
 CONFIGURE_TIMEOUT_S = 600.0
 START_TIMEOUT_S = 20.0
+ASK_AGAIN_S = 0.5
 STOP_TIMEOUT_S = 3.0
 
 
@@ -95,14 +96,29 @@ class Driver:
         self._executor = SingleThreadedExecutor()
         self._executor.add_node(self._node)
         self._change = self._node.create_client(ChangeState, "/vla_edge_node/change_state")
+        self._state = self._node.create_client(GetState, "/vla_edge_node/get_state")
 
     def close(self) -> None:
         self._executor.shutdown()
         self._node.destroy_node()
 
+    def meet(self) -> None:
+        """Return when the node answers; the first request is repeated, since Fast DDS can lose its answer."""
+        self._wait_for(self._change.service_is_ready, "offer its life cycle", START_TIMEOUT_S)
+        asked_s = -ASK_AGAIN_S
+        answers = []
+
+        def is_answered() -> bool:
+            nonlocal asked_s
+            if time.monotonic() - asked_s > ASK_AGAIN_S:
+                asked_s = time.monotonic()
+                self._state.call_async(GetState.Request()).add_done_callback(answers.append)
+            return bool(answers)
+
+        self._wait_for(is_answered, "say its state", START_TIMEOUT_S)
+
     def change(self, transition: int, name: str, timeout_s: float) -> None:
         """Ask for a transition and wait for its end. Raises UserError with the node's own complaint."""
-        self._wait_for(self._change.service_is_ready, "offer its life cycle", START_TIMEOUT_S)
         request = ChangeState.Request(transition=Transition(id=transition))
         future = self._change.call_async(request)
         self._wait_for(future.done, name, timeout_s)
@@ -192,6 +208,7 @@ def run_live(live: LiveRun, console: Console) -> RecordedRun:
         cleanup.callback(edge.kill)
         driver = Driver(edge)
         cleanup.callback(driver.close)
+        driver.meet()
         with console.status("configuring the node"):
             driver.change(Transition.TRANSITION_CONFIGURE, "configure", CONFIGURE_TIMEOUT_S)
         playback = {

@@ -28,6 +28,7 @@ class CameraPipeline:
 
     def __init__(self, buffer: FrameBuffer, resizer: Resizer, watch: StampWatch, topic: str):
         cv2.setNumThreads(1)
+        self.topic = topic
         self.watch = watch
         self.received = self.published = self.withheld = 0
         self.refused = dict.fromkeys(RefusalKind, 0)
@@ -35,7 +36,6 @@ class CameraPipeline:
         self.is_frozen = False
         self._buffer = buffer
         self._resizer = resizer
-        self._topic = topic
         self._frame = np.empty((resizer.height, resizer.width, 3), np.uint8)
         self._decoded: np.ndarray | None = None
 
@@ -46,7 +46,7 @@ class CameraPipeline:
         """
         self.received += 1
         try:
-            rgb = decode(message, self._topic, out=self._decoded)
+            rgb = decode(message, self.topic, out=self._decoded)
             if rgb.flags.owndata:
                 self._decoded = rgb
             self._resizer.resize(rgb, self._frame)
@@ -62,11 +62,11 @@ class CameraPipeline:
         except ImageRefused as refused:
             return self._refuse(refused.kind, refused.reason)
         except Exception as error:  # the callback outlives any message
-            return self._refuse(RefusalKind.FAULT, f"{self._topic}: {type(error).__name__}: {error}")
+            return self._refuse(RefusalKind.FAULT, f"{self.topic}: {type(error).__name__}: {error}")
 
     def place(self, message, meta: FrameMeta) -> None:
         """Publish an image that was judged before, under `meta`; raises ImageRefused."""
-        rgb = decode(message, self._topic)
+        rgb = decode(message, self.topic)
         self._resizer.resize(rgb, self._frame)
         self.received += 1
         self.published += 1

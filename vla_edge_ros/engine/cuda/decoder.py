@@ -1,0 +1,212 @@
+"""A model on the device: weights, KV cache and workspaces in one arena, and its passes as captured graphs."""
+
+import ctypes
+from dataclasses import dataclass
+
+import numpy as np
+
+from vla_edge_ros.engine.cuda.arena import Arena
+from vla_edge_ros.engine.cuda.device import Device, check
+from vla_edge_ros.engine.cuda.kernels import Arguments, Kernels, command_dtype, result_dtype
+from vla_edge_ros.engine.cuda.plan import Plan
+from vla_edge_ros.engine.cuda.upload import Uploader, bf16_bits, rope_table
+from vla_edge_ros.engine.interface import FRAME_TOKENS, EngineError
+from vla_edge_ros.engine.model_config import ACTION_ROWS
+from vla_edge_ros.engine.weights import EMBEDDING, WeightSource
+
+EPOCHS = 512
+"""Tags of exchanged words that one pass may use, as in cuda/geometry.cuh."""
+
+PASSES_BETWEEN_SWEEPS = 1 << 20
+"""Tags are 32 bit: before they come round again, the words they mark are cleared."""
+
+NEVER_NS = (1 << 64) - 1
+
+_PIXELS_OFFSETS_WORD = 32
+_PIXELS_OFFSET = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class FrameMemory:
+    """Where a frame buffer lies in this process: see the layout of perception/frame_buffer.py."""
+
+    address: int
+    size_bytes: int
+
+
+def arena_regions(plan: Plan, sizes: dict[str, int]) -> tuple[dict[str, int], dict[str, str]]:
+    """Bytes of every region on the device, and the purpose that each is accounted under."""
+    config = plan.config
+    layers, hidden = config.num_hidden_layers, config.hidden_size
+    kv_bytes = layers * plan.n_slots * config.kv_size * 4
+    layer_bytes = sum(sizes[name] for name in ("qkv", "output", "gate_up", "down"))
+    weights = {
+        "weights": layers * layer_bytes + sizes["head"],
+        "vision": sizes["vision"],
+        "vision_bias": 4 * hidden,
+        "norms": 4 * hidden * (2 * layers + 1),
+        "qkv_bias": 4 * layers * (config.query_size + 2 * config.kv_size),
+        "rows": 2 * hidden * (1 + ACTION_ROWS),
+        "rope": 4 * plan.n_slots * config.head_dim,
+    }
+    kv = {"cache": kv_bytes, "ranked": kv_bytes, "ranked_slots": 4 * plan.n_slots}
+    workspace = {
+        "command": sizes["command"],
+        "prompt_rows": 2 * FRAME_TOKENS * hidden,
+        "words": sizes["words"],
+        "prefill": sizes["prefill"],
+    }
+    purposes = {
+        **dict.fromkeys(weights, "weights"),
+        **dict.fromkeys(kv, "kv"),
+        **dict.fromkeys(workspace, "workspace"),
+    }
+    return {**weights, **kv, **workspace}, purposes
+
+
+class CudaDecoder:
+    """Allocates, uploads and captures here; afterwards a pass is one write of a command and one graph launch.
+
+    frames: the frame buffer to page-lock. Raises EngineError.
+    """
+
+    def __init__(
+        self, device: Device, plan: Plan, kernels: Kernels, weights: WeightSource, frames: FrameMemory
+    ):
+        self.device, self.plan, self.config = device, plan, plan.config
+        driver = device.driver
+        self.kernels, self.plan_id = kernels, kernels.plan_id
+        sizes = kernels.sizes
+        command, result = command_dtype(plan.n_slots), result_dtype(self.config.hidden_size)
+        for name, dtype in (("command", command), ("result", result)):
+            if -(-dtype.itemsize // 8) * 8 != sizes[name]:
+                raise EngineError(
+                    f"{name} is {dtype.itemsize} bytes here and {sizes[name]} in the kernels: install again"
+                )
+        self.arena = Arena(device, *arena_regions(plan, sizes))
+        self._frames, self._weights = frames, weights
+        self.stream = check(driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
+        self._done = check(driver.cuEventCreate(driver.CUevent_flags.CU_EVENT_BLOCKING_SYNC))
+        self._pinned: list[int] = []
+        self.command, command_address = self._page_locked(command, sizes["command"])
+        self.result, result_address = self._page_locked(result, sizes["result"])
+        self.arguments = Arguments(host_command=command_address, result=result_address)
+        for name in self._region_names():
+            setattr(self.arguments, name, self.arena[name])
+        self._register(frames)
+
+        uploader = Uploader(device, self.kernels, self.config, weights)
+        try:
+            uploader.upload(self.arena)
+        finally:
+            uploader.close()
+        device.upload(self.arena["rope"], rope_table(self.config, plan.n_slots))
+        self.poison()
+        self._passes = 0
+        self.frame_graph = self.capture("fetch", "rank_context", "prefill", "decode")
+        self.prompt_graph = self.capture("fetch", "rank_context", "prefill")
+
+    def _region_names(self) -> tuple[str, ...]:
+        fields = {name for name, _ in Arguments._fields_}
+        return tuple(name for name in arena_regions(self.plan, self.kernels.sizes)[0] if name in fields)
+
+    def _page_locked(self, dtype: np.dtype, n_bytes: int) -> tuple[np.ndarray, int]:
+        """A zeroed record in page-locked memory that the device maps, and its device address."""
+        driver = self.device.driver
+        host = int(check(driver.cuMemHostAlloc(n_bytes, driver.CU_MEMHOSTALLOC_DEVICEMAP)))
+        self._pinned.append(host)
+        memory = np.ctypeslib.as_array((ctypes.c_uint8 * n_bytes).from_address(host))
+        memory[:] = 0
+        return memory[: dtype.itemsize].view(dtype)[0:1], int(
+            check(driver.cuMemHostGetDevicePointer(host, 0))
+        )
+
+    def _register(self, frames: FrameMemory) -> None:
+        driver = self.device.driver
+        check(
+            driver.cuMemHostRegister(frames.address, frames.size_bytes, driver.CU_MEMHOSTREGISTER_DEVICEMAP)
+        )
+        self.arguments.frame_buffer = int(check(driver.cuMemHostGetDevicePointer(frames.address, 0)))
+        second = ctypes.c_uint64.from_address(frames.address + _PIXELS_OFFSETS_WORD).value
+        self.arguments.pixel_offsets[0], self.arguments.pixel_offsets[1] = _PIXELS_OFFSET, second
+
+    def capture(self, *names: str):
+        return self.kernels.capture(names, self.arguments, self.stream)
+
+    def poison(self) -> None:
+        """Fill caches and workspaces with NaN patterns: whoever reads what was not written shows it."""
+        for name in ("cache", "ranked", "words", "prefill", "prompt_rows"):
+            self.arena.fill(name, 0xFF)
+        self.arena.fill("ranked_slots", 0xFE)
+        self.arena.fill("command", 0)
+        self.device.synchronize()
+
+    def _clear(self, name: str) -> None:
+        """Zero a region, in order with the passes."""
+        check(self.device.driver.cuMemsetD8Async(self.arena[name], 0, self.arena.size(name), self.stream))
+
+    def warm_up(self) -> None:
+        """One whole pass over whatever frame there is, so that the first real one finds everything loaded."""
+        slots = np.arange(FRAME_TOKENS, dtype=np.int32)
+        self.fill_prompt(np.zeros(FRAME_TOKENS, np.int32), slots)
+        self.begin(slots[:0], slots, n_steps=1)
+        self.finish()
+        self.poison()
+
+    def fill_prompt(self, tokens: np.ndarray, slots: np.ndarray) -> None:
+        """Write keys and values of `tokens` (P,) at ranks 0..P-1 to `slots` (P,), and wait."""
+        for first in range(0, len(tokens), FRAME_TOKENS):
+            piece = slice(first, first + FRAME_TOKENS)
+            rows = np.zeros((FRAME_TOKENS, self.config.hidden_size), np.float32)
+            for row, token in zip(rows, tokens[piece], strict=False):
+                self._weights.read(EMBEDDING, row[None], int(token))
+            rows = bf16_bits(rows)
+            copy = self.device.driver.cuMemcpyHtoDAsync
+            check(copy(self.arena["prompt_rows"], rows.ctypes.data, rows.nbytes, self.stream))
+            self.begin(slots[:first], slots[piece], n_steps=0, is_frame=False)
+            self.finish()
+
+    def begin(
+        self,
+        context_slots: np.ndarray,
+        token_slots: np.ndarray,
+        n_steps: int,
+        abort_ns: int = NEVER_NS,
+        is_frame: bool = True,
+        graph=None,
+    ) -> None:
+        """Launch a pass: a frame (or a piece of a prompt) to `token_slots`, then `n_steps` tokens."""
+        command = self.command
+        n_context, n_tokens = len(context_slots), len(token_slots)
+        if self._passes % PASSES_BETWEEN_SWEEPS == 0:
+            for name in ("words", "prefill"):
+                self._clear(name)
+        command["epoch"] = self._passes % PASSES_BETWEEN_SWEEPS * EPOCHS
+        self._passes += 1
+        command["n_context"], command["n_tokens"], command["n_steps"] = n_context, n_tokens, n_steps
+        command["is_frame"], command["abort_ns"] = is_frame, abort_ns
+        command["is_void"] = command["is_aborted"] = 0
+        command["token_slots"][0, :n_tokens] = token_slots
+        command["context_slots"][0, :n_context] = context_slots
+        if graph is None:
+            graph = self.frame_graph if is_frame else self.prompt_graph
+        driver = self.device.driver
+        check(driver.cuGraphLaunch(graph, self.stream))
+        check(driver.cuEventRecord(self._done, self.stream))
+
+    def finish(self) -> np.void:
+        """Wait for the pass in flight, without the interpreter lock; the next one overwrites its `Result`."""
+        check(self.device.driver.cuEventSynchronize(self._done))
+        return self.result[0]
+
+    def close(self) -> None:
+        driver = self.device.driver
+        for graph in (self.frame_graph, self.prompt_graph):
+            check(driver.cuGraphExecDestroy(graph))
+        for host in self._pinned:
+            check(driver.cuMemFreeHost(host))
+        check(driver.cuMemHostUnregister(self._frames.address))
+        check(driver.cuEventDestroy(self._done))
+        check(driver.cuStreamDestroy(self.stream))
+        self.kernels.close()
+        self.arena.close()
