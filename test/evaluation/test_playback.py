@@ -69,4 +69,5 @@ def test_a_lap_announced_in_the_log_leads_every_played_stamp_back_to_the_recorde
     lap = read_stamps_line(f"[INFO] [1795.1] [bag_camera]: {schedule.stamps_line()}")
     for recorded_ns in (5_000_000_000, 5_016_666_667, 4_999_999_999):
         assert lap.recorded_stamp_ns(schedule.restamped_ns(recorded_ns)) == recorded_ns
+        assert lap.log_ns(schedule.due_ns(recorded_ns)) == recorded_ns
     assert read_stamps_line("published 12 images of /cam") is None

@@ -201,6 +201,24 @@ def test_a_recording_of_something_else_is_refused_by_the_frame_that_it_lacks(rec
         replay_recorded(bag, TOPIC, recorded_live.run["parameters"], recorded_live)
 
 
+def test_a_frame_that_is_missed_while_a_pass_starts_is_refused_too(recorded_live):
+    works = {work["work_id"]: work for tick in recorded_live.ticks for work in tick["work"]}
+    read_later = next(
+        works[tick["submitted_work"]]["frame_index"]
+        for tick in recorded_live.ticks
+        if (works.get(tick["submitted_work"]) or {"frame_index": 0})["frame_index"] > tick["seen_frame"]
+    )
+    frames = [replace(f, stamp_ns=1) if f.index == read_later else f for f in recorded_live.frames]
+    with pytest.raises(UserError, match=f"recorded frame {read_later}: is this the recording"):
+        again(replace(recorded_live, frames=frames))
+
+
+def test_a_run_whose_recorder_dropped_a_frame_is_refused(recorded_live):
+    frames = recorded_live.frames[:20] + recorded_live.frames[21:]
+    with pytest.raises(UserError, match="frame 21 was not recorded"):
+        again(replace(recorded_live, frames=frames))
+
+
 def test_a_run_in_which_the_robot_moved_is_refused_with_the_reason(recorded_live):
     ticks = [*recorded_live.ticks, recorded_live.ticks[-1] | {"tick": 999, "events": [{"event": "enable"}]}]
     with pytest.raises(UserError, match="joint states are not recorded"):

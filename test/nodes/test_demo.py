@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from recorded import write_rosbag2
+from recorded import image_payloads, write_mcap, write_rosbag2
 
 from vla_edge_ros.memory.policies import POLICIES
 
@@ -74,12 +74,14 @@ def test_a_raw_recording_with_another_instruction_is_looped_for_as_long_as_asked
     ("words", "line"),
     [
         (["--bag", "/nowhere"], "/nowhere: no such file or folder"),
-        (["--seconds", "0"], "0 must be above 0"),
+        (["--bag", "USELESS", "--seconds", "0.5"], "the node could use none of the images on /cam/image_raw"),
+        (["--seconds", "0"], "0 must be a finite number above 0"),
         (["--param", "engine.model=/nowhere"], "the node refused to configure: model '/nowhere' is neither"),
     ],
 )
 def test_what_cannot_run_ends_in_one_line(ros_environment, tmp_path, words, line):
-    run = demo(ros_environment, tmp_path, *words)
+    useless = write_mcap(tmp_path / "useless.mcap", [image_payloads(1)[0].replace(b"rgb8", b"yuv9")] * 30)
+    run = demo(ros_environment, tmp_path, *(useless if word == "USELESS" else word for word in words))
     assert run.returncode == 2
     assert line in run.stderr
     assert "Traceback" not in run.stdout + run.stderr

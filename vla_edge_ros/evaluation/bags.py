@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import zstandard
 
-from vla_edge_ros.errors import UserError
+from vla_edge_ros.errors import UserError, printable
 from vla_edge_ros.evaluation.message_types import COMPRESSED_IMAGE, IMAGE, STRING, deserialise, stamp_ns
 from vla_edge_ros.evaluation.recording import ZSTD_MAGIC, Storage, StorageError
 from vla_edge_ros.evaluation.recording_files import open_storage, recording_files
@@ -52,7 +52,8 @@ class BagString(NamedTuple):
 class Bag:
     """An open recording. Every call of `images`, `strings` or `play` reads anew from its beginning.
 
-    unreadable_messages: how many messages of the topics asked for could not be deserialised so far.
+    unreadable_messages: how many messages of the topics asked for could not be deserialised, in the reading
+        that met the most.
     """
 
     def __init__(self, path: Path, storages: list[Storage], resources: ExitStack) -> None:
@@ -85,6 +86,16 @@ class Bag:
             else storage.truncated_after
             for storage in self._storages
         )
+
+    @property
+    def losses(self) -> list[str]:
+        """What was not read, so far: a line for each kind."""
+        lines = []
+        if self.unreadable_messages:
+            lines.append(f"{self.path}: left out {self.unreadable_messages} messages that cannot be read")
+        if self.truncated_after is not None:
+            lines.append(f"{self.path}: truncated after {self.truncated_after} messages")
+        return [printable(line) for line in lines]
 
     def topics(self) -> list[TopicInfo]:
         """All topics, by name; the parts of a split recording taken together."""
@@ -160,7 +171,7 @@ class Bag:
                     except (ValueError, zstandard.ZstdError) as error:
                         reason = reason or str(error)
                         n_unreadable += 1
-                        self.unreadable_messages += 1
+                        self.unreadable_messages = max(self.unreadable_messages, n_unreadable)
                         continue
                     n_read += 1
                     if raw.type == STRING:

@@ -5,7 +5,9 @@ from dataclasses import dataclass, replace
 
 _PLAUSIBLE_TRANSPORT_NS = 1_000_000_000
 _LONE_IMAGE_PERIOD_NS = 33_333_333
-_STAMPS_LINE = re.compile(r"recorded stamp (-?\d+) is played as (-?\d+)")
+_STAMPS_LINE = re.compile(
+    r"recorded stamp (-?\d+) is played as (-?\d+), log time (-?\d+) at (-?\d+) on the steady clock"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +48,11 @@ class PlaybackSchedule:
         return self.base_ns + self._scaled(stamp_ns - self.origin_stamp_ns) if stamp_ns else 0
 
     def stamps_line(self) -> str:
-        """How stamps are mapped in this lap, as a line for the log that `read_stamps_line` reads."""
-        return f"recorded stamp {self.origin_stamp_ns} is played as {self.base_ns}"
+        """How times are mapped in this lap, as a line for the log that `read_stamps_line` reads."""
+        return (
+            f"recorded stamp {self.origin_stamp_ns} is played as {self.base_ns}, "
+            f"log time {self.origin_log_ns} at {self.start_ns} on the steady clock"
+        )
 
     def next_lap(self, first_log_ns: int, last_log_ns: int, n_images: int) -> "PlaybackSchedule":
         """The schedule of the same recording played again, one mean image period after the last image."""
@@ -62,16 +67,26 @@ class PlaybackSchedule:
 
 @dataclass(frozen=True, slots=True)
 class Lap:
-    """How the stamps of one lap at rate 1 were moved: `origin_stamp_ns` of the recording became `base_ns`."""
+    """How the times of one lap at rate 1 were moved.
+
+    `origin_stamp_ns` of the recording became `base_ns`, and what has the log time `origin_log_ns` was sent at
+    `start_ns` on the steady clock.
+    """
 
     origin_stamp_ns: int
     base_ns: int
+    origin_log_ns: int
+    start_ns: int
 
     def recorded_stamp_ns(self, played_stamp_ns: int) -> int:
         return self.origin_stamp_ns + played_stamp_ns - self.base_ns
+
+    def log_ns(self, sent_ns: int) -> int:
+        """The log time of what was sent at `sent_ns` on the steady clock."""
+        return self.origin_log_ns + sent_ns - self.start_ns
 
 
 def read_stamps_line(line: str) -> Lap | None:
     """The lap that a line of the camera's log announces; None where it is another line."""
     match = _STAMPS_LINE.search(line)
-    return Lap(int(match[1]), int(match[2])) if match else None
+    return Lap(*map(int, match.groups())) if match else None

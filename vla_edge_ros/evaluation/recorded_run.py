@@ -113,7 +113,10 @@ class RecordedRun:
         }
 
     def check_replayable(self) -> None:
-        """Raises UserError where something happened that a replay cannot repeat."""
+        """Raises UserError where something happened that a replay cannot repeat, or was not recorded."""
+        for number, frame in enumerate(self.frames, 1):
+            if frame.index != number:
+                raise UserError(f"the recorded run cannot be replayed: frame {number} was not recorded")
         for tick in self.ticks:
             for event in tick["events"]:
                 reason = NOT_REPLAYABLE.get(event["event"])

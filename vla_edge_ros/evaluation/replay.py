@@ -64,14 +64,16 @@ def run(args: argparse.Namespace) -> int:
         if args.report is not None:
             strip = film_frames(bag, topic.name, replayed.remembered)
             write_report(args.report, document, {document["policy"]: strip})
-        truncated_after = bag.truncated_after
+        losses, truncated_after = bag.losses, bag.truncated_after
     console.print(summary_table(document))
     for part in run_document.OUTCOME:
         console.print(f"{part}_sha256 {document[f'{part}_sha256']}", highlight=False, soft_wrap=True)
-    if truncated_after is not None:
-        console.print(
-            f"{args.bag}: truncated after {truncated_after} messages", style="yellow", soft_wrap=True
+    if replayed.camera.last_refusal is not None:
+        losses.append(
+            f"refused {document['frames_refused']} images, the last: {replayed.camera.last_refusal.reason}"
         )
+    for line in losses:
+        console.print(line, style="yellow", highlight=False, markup=False, soft_wrap=True)
     return 0 if truncated_after is None or args.allow_truncated else TRUNCATED
 
 

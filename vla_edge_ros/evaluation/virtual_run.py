@@ -5,6 +5,7 @@ for byte. Service times are stated, or those of a recorded run, whose own decisi
 """
 
 import sys
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -24,8 +25,12 @@ from vla_edge_ros.evaluation.playback import Lap
 from vla_edge_ros.evaluation.recorded_run import RecordedRun
 from vla_edge_ros.evaluation.virtual_engine import RecordedService, StatedService, VirtualEngine
 from vla_edge_ros.perception.camera import CameraPipeline
+from vla_edge_ros.perception.decode import ImageRefused
 from vla_edge_ros.perception.frame import FrameMeta
 from vla_edge_ros.perception.frame_buffer import FrameBuffer
+
+LONGEST_PAUSE_NS = 3_600 * 10**9
+"""A longer one is a wrong clock at the recorder, and would be thousands of ticks without an image."""
 
 
 class RecordingSink:
@@ -73,7 +78,9 @@ def replay(
 ) -> Replay:
     """Play `topic` from its first receipt on, every piece of work taking `service_ms`; at most `seconds`.
 
-    plays_instructions: whether the bag's own instructions are heard too.
+    plays_instructions: whether the bag's own instructions are heard too; as in the node, one that cannot
+        become a prompt changes nothing.
+    Raises UserError where no image can be used, and where the recording pauses for over an hour.
     """
     instruction_topic = bag.instruction_topic() if plays_instructions else None
     topics = [topic] if instruction_topic is None else [topic, instruction_topic]
@@ -87,12 +94,18 @@ def replay(
             at_ns = max(0, item.log_ns - first.log_ns)
             if at_ns > seconds * 1e9:
                 return
+            if at_ns - last_ns > LONGEST_PAUSE_NS:
+                last_s, at_s = last_ns / 1e9, at_ns / 1e9
+                raise UserError(
+                    f"{bag.path}: nothing was recorded from {last_s:.3f} s to {at_s:.3f} s after the first "
+                    f"image: was a clock wrong? --seconds {last_s + 1:.0f} replays what is before"
+                )
             last_ns = max(last_ns, at_ns)
             if isinstance(item, BagImage):
                 yield at_ns, partial(rig.receive, item.message, ordinal)
                 ordinal += 1
             else:
-                yield at_ns, partial(rig.instruct, item.text)
+                yield at_ns, partial(rig.hear, item.text)
 
     with _Rig(
         parameters, topic, StatedService(settings.ns(service_ms)), arrivals, ros_offset_ns=first.log_ns
@@ -103,10 +116,15 @@ def replay(
 
         def has_ended() -> bool:
             now = rig.clock.now_ns()
-            return now > seconds * 1e9 or (rig.clock.is_exhausted and now > last_ns + schedule.period_ns)
+            is_over = rig.clock.is_exhausted and now > last_ns + schedule.period_ns
+            return is_over or now > seconds * 1e9 or rig.failure is not None
 
         run_ticks(rig.controller, schedule, rig.clock, rig.sink, has_ended)
-        return rig.outcome()
+        outcome = rig.outcome()
+    camera = outcome.camera
+    if not camera.published:
+        raise UserError(f"none of {camera.received} images can be used: {camera.last_refusal.reason}")
+    return outcome
 
 
 def replay_recorded(bag: Bag, topic: str, parameters: settings.Parameters, recorded: RecordedRun) -> Replay:
@@ -126,7 +144,9 @@ def replay_recorded(bag: Bag, topic: str, parameters: settings.Parameters, recor
         """Have the camera publish up to frame `index`: what was seen decides, not when it was received."""
         nonlocal n_received
         while index is not None and n_received < index:
-            rig.receive_as(*next(frames))
+            if (frame := next(frames, None)) is None:
+                raise UserError(f"the recorded run used frame {index} and holds {n_received} frames")
+            rig.receive_as(*frame)
             n_received += 1
 
     first = recorded.ticks[0]
@@ -135,7 +155,10 @@ def replay_recorded(bag: Bag, topic: str, parameters: settings.Parameters, recor
     service = RecordedService(recorded.service())
 
     def start(times: WorkTimes) -> None:
-        receive_until(times.frame_index)
+        try:
+            receive_until(times.frame_index)
+        except UserError as error:
+            rig.fail(error)
 
     with _Rig(parameters, topic, service, lambda rig: iter(()), ros_offset_ns, start) as rig:
         receive_until(recorded.begin["frame"])
@@ -147,11 +170,17 @@ def replay_recorded(bag: Bag, topic: str, parameters: settings.Parameters, recor
             for event in tick["events"]:
                 rig.repeat(event)
             rig.controller.tick(tick["tick"], rig.sink)
+            if rig.failure is not None:
+                break
         return rig.outcome()
 
 
 class _Rig:
-    """The live node's parts around a virtual clock."""
+    """The live node's parts around a virtual clock.
+
+    failure: why the recording cannot be played on, if it cannot. It is met while a tick sleeps or starts its
+        pass, where an exception would be taken for the engine's: `outcome` raises it.
+    """
 
     def __init__(
         self,
@@ -164,7 +193,8 @@ class _Rig:
     ) -> None:
         policy = settings.policy_of(parameters)
         self.sink = RecordingSink()
-        self.clock = VirtualClock(arrivals(self), ros_offset_ns)
+        self.failure: UserError | None = None
+        self.clock = VirtualClock(self._until_failure(arrivals(self)), ros_offset_ns)
         self._frames = FrameBuffer.create()
         spec = settings.engine_spec(parameters, len(policy.dimensions))
         self._engine = VirtualEngine(
@@ -191,6 +221,15 @@ class _Rig:
         self._engine.close()
         self._frames.close()
 
+    def fail(self, error: UserError) -> None:
+        self.failure = self.failure or error
+
+    def _until_failure(self, arrivals: Iterator) -> Iterator:
+        try:
+            yield from arrivals
+        except UserError as error:
+            self.fail(error)
+
     def receive(self, message: object, ordinal: int) -> None:
         """An image arrives now, as in the node's callback."""
         published = self._camera.published
@@ -200,7 +239,10 @@ class _Rig:
 
     def receive_as(self, meta: FrameMeta, message: object, ordinal: int) -> None:
         """An image arrives that a live run judged already."""
-        self._camera.place(message, meta)
+        try:
+            self._camera.place(message, meta)
+        except ImageRefused as refused:
+            raise UserError(f"the image of recorded frame {meta.index} cannot be used: {refused}") from None
         self._ordinals[meta.index] = ordinal
 
     def instruct(self, text: str) -> None:
@@ -209,6 +251,13 @@ class _Rig:
             tokens = self._prompter.tokens(text)
             self._text = text
             self.controller.post(Instruction(text, tokens))
+
+    def hear(self, text: str) -> None:
+        """An instruction of the recording arrives now."""
+        try:
+            self.instruct(text)
+        except UserError as error:
+            print(error, file=sys.stderr)
 
     def repeat(self, event: dict) -> None:
         """Post an event as it was recorded."""
@@ -228,6 +277,8 @@ class _Rig:
                 raise UserError(f"the recorded run has an event that is not known here: {unknown}")
 
     def outcome(self) -> Replay:
+        if self.failure is not None:
+            raise self.failure
         first_ns = self.sink.records[0].scheduled_ns
         remembered = [
             (frame.meta.receipt_ns - first_ns, self._ordinals[frame.meta.index])
@@ -238,16 +289,34 @@ class _Rig:
 
 
 def _images_of(recorded: RecordedRun, bag: Bag, topic: str) -> Iterator[tuple[FrameMeta, object, int]]:
-    """Each recorded frame, its message and its place in the bag, found by the stamp it was played under."""
-    laps = [Lap(**lap) for lap in recorded.run.get("laps", [])] or [Lap(0, 0)]
+    """Each recorded frame, its message and its place in the bag.
+
+    It is found by the stamp it was played under; one without a stamp by its receipt, which follows the moment
+    at which the camera sent it by less than a camera period.
+    """
+    laps = [Lap(**lap) for lap in recorded.run.get("laps", [])]
     ordinals: dict[int, int] = {}
+    unstamped: list[tuple[int, int]] = []
     for ordinal, image in enumerate(bag.images(topic)):
         ordinals.setdefault(image.stamp_ns, ordinal)
+        if image.stamp_ns == 0:
+            unstamped.append((image.log_ns, ordinal))
+    unstamped.sort()
+    log_times_ns = [log_ns for log_ns, _ in unstamped]
+
+    def find(meta: FrameMeta) -> int | None:
+        if not laps:
+            return ordinals.get(meta.stamp_ns) if meta.stamp_ns else None
+        begun = [lap for lap in laps if lap.start_ns <= meta.receipt_ns] or laps[:1]
+        if meta.stamp_ns:
+            found = (ordinals.get(lap.recorded_stamp_ns(meta.stamp_ns)) for lap in reversed(begun))
+            return next((ordinal for ordinal in found if ordinal is not None), None)
+        n_sent = bisect_right(log_times_ns, begun[-1].log_ns(meta.receipt_ns))
+        return unstamped[n_sent - 1][1] if n_sent else None
+
     images, following = bag.images(topic), 0
     for meta in recorded.frames:
-        begun = [lap for lap in laps if lap.base_ns <= meta.stamp_ns]
-        lap = begun[-1] if begun else laps[0]
-        ordinal = ordinals.get(lap.recorded_stamp_ns(meta.stamp_ns))
+        ordinal = find(meta)
         if ordinal is None:
             raise UserError(
                 f"{bag.path}: no image on {topic} belongs to the stamp {meta.stamp_ns} of recorded frame "

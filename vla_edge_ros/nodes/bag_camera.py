@@ -217,10 +217,8 @@ class BagCamera(Node):
             f"published {self.n_published} images of {self._topic.name}, late by at most"
             f" {self._worst_lateness_ns / 1e6:.1f} ms"
         )
-        if self._bag.unreadable_messages:
-            log.warning(f"left out {self._bag.unreadable_messages} messages that cannot be read")
-        if self._bag.truncated_after is not None:
-            log.warning(f"{self._bag.path}: truncated after {self._bag.truncated_after} messages")
+        for line in self._bag.losses:
+            log.warning(line)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from vla_edge_ros import output
 from vla_edge_ros.arguments import positive
+from vla_edge_ros.errors import UserError
 from vla_edge_ros.evaluation import run_document
 from vla_edge_ros.evaluation.arguments import add_run_arguments, given_parameters
 from vla_edge_ros.evaluation.bags import TRUNCATED, Bag, TopicInfo, open_bag
@@ -55,14 +56,17 @@ def run(args: argparse.Namespace) -> int:
         )
         live = LiveRun(path, topic, values, args.seconds, plays_instructions=args.instruction is None)
         recorded = run_live(live, console)
+        if not recorded.frames:
+            raise UserError(f"{path}: the node could use none of the images on {topic.name}")
         document, strips = _evaluate(bag, topic, values, recorded, console)
-        truncated_after = bag.truncated_after
+        losses, truncated_after = bag.losses, bag.truncated_after
     output.write_text(document_path, json.dumps(document))
     write_report(report_path, document, strips)
     console.print(summary_table(document))
     console.print(f"written: {document_path} and {report_path}", soft_wrap=True)
+    for line in losses:
+        console.print(line, style="yellow", highlight=False, markup=False, soft_wrap=True)
     if truncated_after is not None:
-        console.print(f"{path}: truncated after {truncated_after} messages", style="yellow", soft_wrap=True)
         return TRUNCATED
     return 0 if document["replay_is_equal"] else 1
 
