@@ -370,7 +370,7 @@ class Controller:
             return Decision.FAULT, self._fault
         if self._is_latched:
             return Decision.SAFE_STOP, "a fault was latched; call ~/enable to go on"
-        if self._is_enabled and (not_ready := self.planner.is_ready(record.started_ns)) is not None:
+        if self._is_enabled and (not_ready := self.planner.why_not_ready(record.started_ns)) is not None:
             return Decision.SAFE_STOP, not_ready
         if hold is None:
             hold = self._use(record, result, times)

@@ -326,7 +326,7 @@ class EdgeNode(LifecycleNode):
         last = self._controller.last_record
         if last is not None and last.decision is Decision.FAULT:
             return f"not enabled: {last.reason}"
-        not_ready = self._controller.planner.is_ready(time.monotonic_ns())
+        not_ready = self._controller.planner.why_not_ready(time.monotonic_ns())
         return f"not enabled: {not_ready}" if not_ready is not None else ""
 
     def _on_reset_memory(self, _: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
