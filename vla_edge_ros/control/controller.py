@@ -69,8 +69,8 @@ class Controller:
     """Runs ticks on one thread; other threads speak to it through `post` alone.
 
     frames: the buffer that the camera callback writes and the engine reads.
-    on_fault: called once, from the tick thread, when the engine fails; whoever replaces the engine posts
-        `EngineReplaced`. Until then the engine is not touched.
+    on_fault: called from the tick thread with what happened, when the engine fails or a tick has a defect;
+        whoever replaces the engine posts `EngineReplaced`. Until then the engine is not touched.
     """
 
     def __init__(
@@ -112,6 +112,7 @@ class Controller:
         self._is_enabled = False
         self._is_stopped = False
         self._fault: str | None = None
+        # Set by a fault; it outlives the fault until motion is enabled again.
         self._is_latched = False
 
     @property
@@ -171,6 +172,7 @@ class Controller:
         record.hold_ns = max(0, times.effect_ns - self._fresh_effect_ns)
         overdue = self._collect(record, record.started_ns) or self._late
         self._late = None
+        self._fill_prompt(record.started_ns)
         hold = self._hold_before_work(record, record.started_ns, times)
         result = None
         if hold is None:
@@ -305,10 +307,8 @@ class Controller:
 
     def _hold_before_work(self, record: TickRecord, now_ns: int, times: TickTimes) -> Hold | None:
         """The first hold that stands in the way of a pass, in the order of `Decision`; None if none does."""
-        if self._fault is not None or self._is_latched:
+        if self._is_latched:
             return Decision.HOLD_NO_FRAME, "stopped"
-        if self._in_flight is None and not self._prompt_is_filled and self._prompt_slots is not None:
-            self._submit_prompt(now_ns)
         newest = self._frames.peek()
         record.seen_frame = newest.index if newest is not None else 0
         if record.seen_frame <= self._last_used_index:
@@ -333,9 +333,13 @@ class Controller:
             )
         return None
 
-    def _submit_prompt(self, now_ns: int) -> None:
-        work = PromptWork(self._next_work(), self._instruction.tokens, self._prompt_slots)
-        self._submit("prompt", work, now_ns)
+    def _fill_prompt(self, now_ns: int) -> None:
+        """Submit the prompt where it has to be written and the engine is free for it."""
+        if self._is_latched or self._in_flight is not None:
+            return
+        if self._prompt_slots is not None and not self._prompt_is_filled:
+            work = PromptWork(self._next_work(), self._instruction.tokens, self._prompt_slots)
+            self._submit("prompt", work, now_ns)
 
     def _submit_frame(self, record: TickRecord, now_ns: int) -> None:
         """Make room by the eviction policy and start a pass over what is then retained."""
