@@ -54,7 +54,7 @@ class Totals:
     """Counts since the controller was made.
 
     skipped_frames: published, but overtaken by a newer one before any pass began.
-    misses: ticks that began a pass and were not FRESH.
+    misses: ticks that are a `TickRecord.is_miss`.
     """
 
     ticks: int = 0
@@ -286,7 +286,7 @@ class Controller:
             self._last_used_index = max(self._last_used_index, result.frame.index)
             record.top_probability = float(result.top_probability[0].mean())
             record.entropy = float(result.entropy[0].mean())
-            self.admission.observe(result.stages, result.finished_ns - job.submitted_ns)
+            self.admission.observe(result.stages, times.total_ns)
         if job.epoch != self._epoch:
             return None
         if job.kind == "prompt":
@@ -427,7 +427,7 @@ class Controller:
         totals = self.totals
         totals.ticks += 1
         totals.skipped_frames += record.skipped_frames
-        totals.misses += record.submitted_work is not None and record.decision is not Decision.FRESH
+        totals.misses += record.is_miss
         totals.late_publishes += record.is_late
         totals.skipped_ticks += record.skipped_ticks
         self.last_record = record

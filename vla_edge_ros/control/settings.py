@@ -5,7 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from vla_edge_ros.actions.planner import ActionConfig, ActionPlanner
+from vla_edge_ros.actions.config import ActionConfig
+from vla_edge_ros.actions.planner import ActionPlanner
 from vla_edge_ros.actions.policy import Policy, load_policy
 from vla_edge_ros.control.admission import Admission, AdmissionConfig
 from vla_edge_ros.control.clock import Clock
