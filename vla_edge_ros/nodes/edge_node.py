@@ -34,7 +34,7 @@ from vla_edge_ros.control import settings
 from vla_edge_ros.control.bare_loop import BareLoop
 from vla_edge_ros.control.clock import SteadyClock
 from vla_edge_ros.control.decision import Decision
-from vla_edge_ros.control.events import ClockJump, Enable, Event, Instruction, ResetMemory
+from vla_edge_ros.control.events import ClockJump, Enable, Event, ResetMemory
 from vla_edge_ros.control.realtime import (
     apply_realtime,
     fifo_priority,
@@ -157,12 +157,11 @@ class EdgeNode(LifecycleNode):
             begin = {"at_ns": begin_ns, "frame": self._controller.last_used_frame}
             self._recorder.put({"begin": begin})
         if values["control.bare_loop"]:
-            times = schedule.times(0)
             self._bare_loop = BareLoop(
                 schedule.origin_ns,
                 schedule.period_ns,
-                times.cutoff_ns - times.start_ns,
-                times.effect_ns - times.start_ns,
+                schedule.deadline_ns - schedule.margin_ns,
+                schedule.deadline_ns,
                 fifo_priority() and fifo_priority() + 1,
             )
         self._tick_thread = TickThread(
@@ -202,7 +201,6 @@ class EdgeNode(LifecycleNode):
         for warning in self._controller.planner.warnings:
             self.get_logger().warning(warning)
         self._prompter = settings.Prompter(values)
-        self._text: str | None = None
         self._refused_text: str | None = None
         self._instruct(values["instruction.initial"])
 
@@ -299,11 +297,9 @@ class EdgeNode(LifecycleNode):
 
     def _instruct(self, text: str) -> None:
         """Have a new instruction take effect at the next tick; an equal text changes nothing."""
-        if text == self._text:
-            return
-        tokens = self._prompter.tokens(text)
-        self._text = text
-        self._post(Instruction(text, tokens))
+        instruction = self._prompter.changed_to(text)
+        if instruction is not None:
+            self._post(instruction)
 
     def _on_joint_states(self, message: JointState) -> None:
         refusal = self._controller.planner.observe_joints(
