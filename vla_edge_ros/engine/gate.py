@@ -20,8 +20,7 @@ from vla_edge_ros.engine.numpy_decoder import NumpyDecoder
 from vla_edge_ros.engine.oracle import ForgettingOracle
 from vla_edge_ros.engine.presets import PRESETS
 from vla_edge_ros.engine.recording import Fault, RecordedEngine
-from vla_edge_ros.engine.vision import PatchEmbedding, vision_shapes
-from vla_edge_ros.engine.weights import EMBEDDING, SeededWeights, open_weights
+from vla_edge_ros.engine.weights import EMBEDDING, SeededWeights, open_weights, read_vision
 from vla_edge_ros.memory import FRAME_TOKENS, MAX_ACTION_TOKENS
 
 TOLERANCE = 1e-5
@@ -107,8 +106,7 @@ def compare_with_oracle(model: str, seed: int, n_passes: int = 10) -> dict:
     of any decoded block, whether every action token is the oracle's argmax, and `passed`.
     """
     config, weights = open_weights(model, seed)
-    vision = {name: np.empty(shape, np.float32) for name, shape in vision_shapes(config.hidden_size).items()}
-    embedder = PatchEmbedding(*(weights.read(name, tensor) for name, tensor in vision.items()))
+    embedder = read_vision(weights, config.hidden_size)
     rows = weights.read(EMBEDDING, np.empty((config.vocab_size, config.hidden_size), np.float32))
     prompt = _random_prompt(config, seed)
     n_slots = len(prompt) + 4 * FRAME_TOKENS + MAX_ACTION_TOKENS

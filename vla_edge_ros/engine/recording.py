@@ -34,8 +34,7 @@ class NoiseFrames:
         coarse = self._random.integers(0, 256, (FRAME_HEIGHT // 8, FRAME_WIDTH // 8, 3))
         out[:] = np.kron(coarse, np.ones((8, 8, 1), np.int64))
         self.given.append(out.copy())
-        index = len(self.given)
-        return FrameMeta(index, stamp_ns=index, capture_ns=index, receipt_ns=index)
+        return _meta(len(self.given))
 
 
 class GivenFrames:
@@ -48,9 +47,11 @@ class GivenFrames:
     def read_into(self, out: np.ndarray) -> FrameMeta:
         out[:] = self.given[self._n_read]
         self._n_read += 1
-        return FrameMeta(
-            self._n_read, stamp_ns=self._n_read, capture_ns=self._n_read, receipt_ns=self._n_read
-        )
+        return _meta(self._n_read)
+
+
+def _meta(index: int) -> FrameMeta:
+    return FrameMeta(index, stamp_ns=index, capture_ns=index, receipt_ns=index)
 
 
 @dataclass(frozen=True, slots=True)
