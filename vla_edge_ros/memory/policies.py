@@ -17,7 +17,7 @@ class Victim(NamedTuple):
     reason: str
 
 
-class Policy(Protocol):
+class EvictionPolicy(Protocol):
     name: str
 
     def choose_victim(self, n_frames: int, cosines: np.ndarray, is_full: bool) -> Victim | None:
@@ -81,7 +81,7 @@ class Semantic:
 POLICIES = ("fifo", "sliding_window", "semantic")
 
 
-def make_policy(name: str, window_frames: int = 1) -> Policy:
+def make_policy(name: str, window_frames: int = 1) -> EvictionPolicy:
     """The eviction policy called `name`; `window_frames` is used by sliding_window alone.
 
     Raises ValueError for an unknown name, with the known ones, and for a window below one frame.
