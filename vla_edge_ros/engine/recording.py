@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from vla_edge_ros.engine.interface import (
+    MAX_ACTION_TOKENS,
     EngineError,
     EngineSpec,
     FrameWork,
@@ -16,7 +17,8 @@ from vla_edge_ros.engine.interface import (
 from vla_edge_ros.engine.numpy_decoder import NumpyDecoder
 from vla_edge_ros.engine.numpy_engine import NumpyEngine
 from vla_edge_ros.engine.vision import FRAME_HEIGHT, FRAME_WIDTH
-from vla_edge_ros.memory import MAX_ACTION_TOKENS, FrameMemory, make_policy
+from vla_edge_ros.memory.frame_memory import FrameMemory
+from vla_edge_ros.memory.policies import make_policy
 from vla_edge_ros.perception.frame import FrameMeta
 
 Fault = Callable[[NumpyDecoder, FrameWork], None]
