@@ -140,7 +140,7 @@ class Prompter:
         return Instruction(text, tokens)
 
 
-def account(info: EngineInfo) -> str:
+def describe_account(info: EngineInfo) -> str:
     """The engine's memory in one line: `weights 6.7 MB, kv 2.1 MB, total 8.8 MB`."""
     entries = info.account_bytes | {"total": sum(info.account_bytes.values())}
     return ", ".join(f"{purpose} {size / 1e6:.1f} MB" for purpose, size in entries.items())

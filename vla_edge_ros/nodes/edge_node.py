@@ -37,7 +37,7 @@ from vla_edge_ros.control.decision import Decision
 from vla_edge_ros.control.events import ClockJump, Enable, Event, ResetMemory
 from vla_edge_ros.control.realtime import (
     apply_realtime,
-    fifo_priority,
+    priority_above_others,
     set_fifo_priority,
     settle_memory,
     step_above_others,
@@ -162,7 +162,7 @@ class EdgeNode(LifecycleNode):
                 schedule.period_ns,
                 schedule.deadline_ns - schedule.margin_ns,
                 schedule.deadline_ns,
-                fifo_priority() and fifo_priority() + 1,
+                priority_above_others(),
             )
         self._tick_thread = TickThread(
             self._controller,
@@ -189,7 +189,9 @@ class EdgeNode(LifecycleNode):
             )
         )
         info = self._engine.configure()
-        self.get_logger().info(f"engine {info.backend}, plan {info.plan_id}, {settings.account(info)}")
+        self.get_logger().info(
+            f"engine {info.backend}, plan {info.plan_id}, {settings.describe_account(info)}"
+        )
         for note in info.notes:
             self.get_logger().info(note)
         self._supervisor = self._keep(
@@ -309,11 +311,11 @@ class EdgeNode(LifecycleNode):
             self.get_logger().warning(refusal, throttle_duration_sec=5.0)
 
     def _on_enable(self, request: SetBool.Request, response: SetBool.Response) -> SetBool.Response:
-        response.message = self._why_not_enabled() if request.data else ""
-        response.success = not response.message
-        if response.success:
+        refusal = self._why_not_enabled() if request.data else ""
+        if not refusal:
             self._post(Enable(request.data))
-            response.message = f"{'enabled' if request.data else 'disabled'} from the next tick on"
+        response.success = not refusal
+        response.message = refusal or f"{'enabled' if request.data else 'disabled'} from the next tick on"
         return response
 
     def _why_not_enabled(self) -> str:
