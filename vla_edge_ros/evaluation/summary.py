@@ -7,10 +7,12 @@ from rich.table import Table
 from rich.text import Text
 
 from vla_edge_ros.control.decision import Decision
+from vla_edge_ros.engine.interface import STAGES
 from vla_edge_ros.evaluation.recording import printable
 from vla_edge_ros.figures import NOTHING, in_words
 
-STAGES = ("copy", "vision", "prefill", "decode", "pass")
+LATENCIES = (*STAGES, "pass")
+"""What a run has latencies of: each stage of a pass, and the whole."""
 
 
 class Section(NamedTuple):
@@ -52,8 +54,8 @@ def summary_table(run: dict) -> Table:
 def sorted_stages(run: dict) -> list[tuple[str, dict]]:
     """The stages of a pass in the order in which they happen, then any other."""
     latency = run.get("latency_ms") or {}
-    rank = {stage: index for index, stage in enumerate(STAGES)}
-    stages = sorted(latency.items(), key=lambda item: (rank.get(item[0], len(STAGES)), str(item[0])))
+    rank = {stage: index for index, stage in enumerate(LATENCIES)}
+    stages = sorted(latency.items(), key=lambda item: (rank.get(item[0], len(LATENCIES)), str(item[0])))
     return [(str(stage), figures or {}) for stage, figures in stages]
 
 
