@@ -48,6 +48,28 @@ def test_a_user_error_is_one_line_and_exit_code_2(replay, capsys):
     assert capsys.readouterr().err == "vla-edge replay: my_bag: no image topic, topics are /imu\n"
 
 
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (PermissionError(13, "Permission denied", "my_bag"), "my_bag: Permission denied"),
+        (OSError(24, "Too many open files"), "Too many open files"),
+    ],
+)
+def test_what_the_system_refuses_is_one_line_and_exit_code_2(replay, capsys, error, line):
+    replay.outcome = error
+    assert cli.main(["replay", "my_bag"]) == 2
+    assert capsys.readouterr().err == f"vla-edge replay: {line}\n"
+
+
+def test_a_line_holds_no_control_characters_and_ends_somewhere(replay, capsys):
+    replay.outcome = UserError("\x1b[31mbag\r\x00: " + "n" * 100_000)
+    cli.main(["replay", "my_bag"])
+    line = capsys.readouterr().err
+    assert line.startswith("vla-edge replay: \ufffd[31mbag \ufffd: nnn")
+    assert line[:-1].isprintable()
+    assert len(line) < 1100
+
+
 def test_a_programming_error_keeps_its_traceback(replay):
     replay.outcome = ValueError("bug")
     with pytest.raises(ValueError, match="bug"):

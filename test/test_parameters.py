@@ -152,6 +152,7 @@ def test_lists_of_texts_come_as_ros_gives_them():
 def test_values_that_do_not_fit_together_are_refused():
     assert "must not be later than the next tick" in refusal_of_set(control__period_ms=20.0)
     assert "no time is left" in refusal_of_set(control__margin_ms=33.0)
+    assert "no time is left" in refusal_of_set(control__margin_ms=32.9999999)  # 33 ms in whole nanoseconds
     assert "at least one tick" in refusal_of_set(actions__ttl_ms=33, actions__min_lead_ms=0)
     assert "= 53" in refusal_of_set(actions__ttl_ms=50)
     assert "stale frame passes" in refusal_of_set(camera__max_age_ms=5000, camera__foreign_clock_ms=5000)

@@ -105,6 +105,9 @@ def main(argv: list[str] | None = None) -> int:
             raise
         provider = PROVIDERS.get(missing, f"pip install {missing}")
         return _refuse(name, f"the Python module {missing} is missing: {provider}")
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename is not None else ""
+        return _refuse(name, f"{where}{error.strerror or error}")
     except KeyboardInterrupt:
         return 130
 
@@ -134,7 +137,7 @@ def _parser(chosen: str | None, module) -> argparse.ArgumentParser:
 
 def _refuse(name: str | None, reason: str) -> int:
     command = f"vla-edge {name}" if name else "vla-edge"
-    print(f"{command}: {' '.join(reason.split())}", file=sys.stderr)
+    print(f"{command}: {UserError(reason)}", file=sys.stderr)
     return 2
 
 

@@ -1,8 +1,21 @@
 """The error that a user can do something about."""
 
+_LONGEST = 1000
+
 
 class UserError(Exception):
     """Something outside the program is wrong; the message is one line that says what to do about it.
 
-    The command line prints it without a traceback and exits with 2.
+    It may quote what is not ours (file names, topics, texts of a file): whatever it holds comes out on one
+    line of bounded length and without control characters. The command line prints it without a traceback and
+    exits with 2.
     """
+
+    def __init__(self, message: str) -> None:
+        line = printable(" ".join(part.strip() for part in message.splitlines()))
+        super().__init__(line if len(line) <= _LONGEST else line[: _LONGEST - 3] + "...")
+
+
+def printable(text: str) -> str:
+    """`text` with U+FFFD for every line break, control character or other that cannot be printed."""
+    return "".join(c if c.isprintable() else "\ufffd" for c in text)

@@ -101,15 +101,27 @@ class Sink:
 
 
 class Rig:
-    """frames_ms: when frames arrive (capture = receipt), in ms after S_0."""
+    """frames_ms: when frames arrive (capture = receipt), in ms after S_0.
 
-    def __init__(self, frames_ms=None, service_ms=20.0, steps=1, policy="demo_arm", n_slots=1024, **config):
+    policy: a policy, or the name of a bundled one. eviction: the name of an eviction policy.
+    """
+
+    def __init__(
+        self,
+        frames_ms=None,
+        service_ms=20.0,
+        steps=1,
+        policy="demo_arm",
+        n_slots=1024,
+        eviction="fifo",
+        **config,
+    ):
         frames_ms = np.arange(1, 5000, 16.67) if frames_ms is None else frames_ms
         self.frames = FrameBuffer.create()
         self.faults: list[str] = []
         self._pixels = np.zeros((64, 128, 3), np.uint8)
         self.clock = VirtualClock(((round(ms * MS), self.publish) for ms in frames_ms), ros_offset_ns=10**18)
-        self.policy = load_policy(POLICIES / f"{policy}.yaml")
+        self.policy = load_policy(POLICIES / f"{policy}.yaml") if isinstance(policy, str) else policy
         self.engine = ScriptedEngine(self.clock, self.frames, service_ms, steps, len(self.policy.dimensions))
         self.schedule = TickSchedule(0, PERIOD, DEADLINE, MARGIN)
         self.controller = Controller(
@@ -118,7 +130,7 @@ class Rig:
             self.engine,
             INFO,
             self.frames,
-            FrameMemory(n_slots, len(self.policy.dimensions), make_policy("fifo"), INFO.embedding_size),
+            FrameMemory(n_slots, len(self.policy.dimensions), make_policy(eviction), INFO.embedding_size),
             ActionPlanner(self.policy, ActionConfig(period_ns=PERIOD)),
             Admission(AdmissionConfig(ema_alpha=0.2, decay=0.9, probe_after_ticks=8)),
             self.faults.append,

@@ -13,6 +13,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from vla_edge_ros import output
+from vla_edge_ros.arguments import whole
 from vla_edge_ros.engine.hugging_face import HuggingFaceReference, export_checkpoint
 from vla_edge_ros.engine.interface import FRAME_TOKENS, MAX_ACTION_TOKENS, FrameWork
 from vla_edge_ros.engine.model_config import ModelConfig
@@ -226,17 +228,23 @@ def run_gate(n_configurations: int = 4, seed: int = 0, directory: Path | None = 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--configurations", type=int, default=4, metavar="N", help="random geometries (4)")
-    parser.add_argument("--seed", type=int, default=0, help="of geometries, weights, prompts and frames (0)")
+    parser.add_argument(
+        "--configurations", type=whole(0), default=4, metavar="N", help="random geometries (4)"
+    )
+    parser.add_argument(
+        "--seed", type=whole(0), default=0, help="of geometries, weights, prompts and frames (0)"
+    )
     parser.add_argument("--model", type=Path, metavar="DIR", help="also gate this Hugging Face directory")
     parser.add_argument("--json", type=Path, metavar="PATH", help="write the report there")
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the gate and print its table; 0 if it passed, 1 if not. Raises EngineError if it could not run."""
+    if args.json is not None:
+        output.prepare(args.json)
     report = run_gate(args.configurations, args.seed, args.model)
     if args.json is not None:
-        args.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+        output.write_text(args.json, json.dumps(report, indent=2) + "\n")
     _print_table(report)
     return 0 if report["passed"] else 1
 

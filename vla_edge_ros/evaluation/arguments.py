@@ -1,12 +1,16 @@
 """What demo, replay and bench have in common on the command line."""
 
 import argparse
+import re
 
 import yaml
 
 from vla_edge_ros.errors import UserError
 from vla_edge_ros.memory.policies import POLICIES
 from vla_edge_ros.parameters import NODE, validate
+
+_EXPONENT = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")
+"""8e9: a number to ROS, and a text to PyYAML."""
 
 
 def add_run_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,14 +33,11 @@ def given_parameters(args: argparse.Namespace) -> dict:
     values = {}
     for pair in args.param:
         name, separator, text = pair.partition("=")
-        if not separator:
+        if not separator or not name:
             raise UserError(f"--param {pair}: wanted NAME=VALUE, for example --param memory.slots=2048")
         # A text is taken as it stands: YAML would make nothing of an empty one, and a number of `1`.
         is_text = any(row.name == name and row.type_name == "string" for row in NODE)
-        try:
-            values[name] = validate(name, text if is_text else yaml.safe_load(text))
-        except yaml.YAMLError:
-            raise UserError(f"--param {pair}: the value cannot be read as YAML") from None
+        values[name] = validate(name, text if is_text else _yaml_value(pair, text))
     if args.policy is not None:
         values["memory.policy"] = args.policy
     if args.instruction is not None:
@@ -44,9 +45,10 @@ def given_parameters(args: argparse.Namespace) -> dict:
     return values
 
 
-def positive(text: str) -> float:
-    """A number above 0, for argparse."""
-    number = float(text)
-    if not 0 < number < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} must be above 0")
-    return number
+def _yaml_value(pair: str, text: str) -> object:
+    try:
+        return float(text) if _EXPONENT.fullmatch(text) else yaml.safe_load(text)
+    # What the library raises for a tag that does not fit or for too many digits is not only YAMLError.
+    except Exception:
+        shown = pair if len(pair) <= 60 else f"{pair[:57]}..."
+        raise UserError(f"--param {shown}: the value cannot be read as YAML") from None

@@ -9,7 +9,7 @@ import zstandard
 
 from vla_edge_ros.errors import UserError
 from vla_edge_ros.evaluation.message_types import COMPRESSED_IMAGE, IMAGE, STRING, deserialise
-from vla_edge_ros.evaluation.recording import ZSTD_MAGIC, Storage, StorageError, printable
+from vla_edge_ros.evaluation.recording import ZSTD_MAGIC, Storage, StorageError
 from vla_edge_ros.evaluation.recording_files import open_storage, recording_files
 from vla_edge_ros.perception.message import header_stamp_ns
 
@@ -20,10 +20,7 @@ _LISTED_TOPICS = 12
 
 
 class BagRefused(UserError):
-    """A recording cannot be used; the message is one printable line for the user."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(printable(message))
+    """A recording cannot be used."""
 
 
 class TopicInfo(NamedTuple):

@@ -53,11 +53,6 @@ class Storage(Protocol):
         """Messages of `topics` in the order in which they were logged. Raises StorageError."""
 
 
-def printable(text: str) -> str:
-    """`text` on one line and without control characters: names in a recording are not ours to trust."""
-    return "".join(c if c.isprintable() else "\ufffd" for c in text)
-
-
 def compression_name(head: bytes) -> str | None:
     """The compression that bytes begin with, or None; a CDR message begins with a zero byte."""
     for magic, name in _COMPRESSIONS.items():

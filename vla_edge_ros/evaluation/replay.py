@@ -6,10 +6,12 @@ from pathlib import Path
 
 from rich.console import Console
 
+from vla_edge_ros import output
+from vla_edge_ros.arguments import positive
 from vla_edge_ros.control import settings
 from vla_edge_ros.errors import UserError
 from vla_edge_ros.evaluation import run_document
-from vla_edge_ros.evaluation.arguments import add_run_arguments, given_parameters, positive
+from vla_edge_ros.evaluation.arguments import add_run_arguments, given_parameters
 from vla_edge_ros.evaluation.bags import TRUNCATED, open_bag
 from vla_edge_ros.evaluation.film import film_frames
 from vla_edge_ros.evaluation.recorded_run import RecordedRun
@@ -43,6 +45,9 @@ def run(args: argparse.Namespace) -> int:
     if recorded is not None and args.instruction is not None:
         raise UserError("--instruction goes with stated times: a recorded run has its own instructions")
     given = given_parameters(args)
+    for path in (args.json, args.report):
+        if path is not None:
+            output.prepare(path)
     with open_bag(args.bag) as bag:
         topic = bag.pick_image_topic(args.topic)
         if recorded is None:
@@ -55,10 +60,10 @@ def run(args: argparse.Namespace) -> int:
             replayed = replay_recorded(bag, topic.name, values, recorded.until_tick(n_ticks))
         document = _document(args.bag.name, topic.name, values, replayed)
         if args.json is not None:
-            _make_room(args.json).write_text(json.dumps(document), encoding="utf-8")
+            output.write_text(args.json, json.dumps(document))
         if args.report is not None:
             strip = film_frames(bag, topic.name, replayed.remembered)
-            write_report(_make_room(args.report), document, {document["policy"]: strip})
+            write_report(args.report, document, {document["policy"]: strip})
         truncated_after = bag.truncated_after
     console.print(summary_table(document))
     for part in run_document.OUTCOME:
@@ -81,8 +86,3 @@ def _document(bag: str, topic: str, values: dict, replayed: Replay) -> dict:
         **run_document.outcome(records),
         "records": [record | run_document.row(record) for record in records],
     }
-
-
-def _make_room(path: Path) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return path

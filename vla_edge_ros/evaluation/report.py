@@ -3,6 +3,7 @@
 import html
 from pathlib import Path
 
+from vla_edge_ros import output
 from vla_edge_ros.evaluation.filmstrip import FilmFrame, film_strip
 from vla_edge_ros.evaluation.plots import decision_plot, histogram_plot, latency_plot, memory_plot, times_s
 from vla_edge_ros.evaluation.report_style import STYLE
@@ -12,12 +13,12 @@ from vla_edge_ros.figures import NOTHING, in_words
 _BOX_NOTE = {True: "this run", False: "replayed over the same recording"}
 
 
-def write_report(path: str | Path, run: dict, film_strips: dict[str, list[FilmFrame]]) -> None:
-    """Write the page; it loads nothing from anywhere.
+def write_report(path: Path, run: dict, film_strips: dict[str, list[FilmFrame]]) -> None:
+    """Write the page, which loads nothing from anywhere. Raises UserError where it cannot be written.
 
     film_strips: by eviction policy, the frames that are remembered at the end of the run.
     """
-    Path(path).write_text(report(run, film_strips), encoding="utf-8")
+    output.write_text(path, report(run, film_strips))
 
 
 def report(run: dict, film_strips: dict[str, list[FilmFrame]]) -> str:

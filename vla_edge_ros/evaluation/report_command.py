@@ -4,6 +4,7 @@ import argparse
 import json
 from pathlib import Path
 
+from vla_edge_ros import output
 from vla_edge_ros.errors import UserError
 from vla_edge_ros.evaluation import run_document
 from vla_edge_ros.evaluation.bags import open_bag
@@ -27,13 +28,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    output.prepare(args.out)
     document = load(args.run)
     strips: dict[str, list[FilmFrame]] = {}
     if args.bag is not None:
         if document["kind"] == "replay":
             raise UserError(f"{args.run}: its film strip is made by `vla-edge replay BAG --report PATH`")
         strips = _film_strips(RecordedRun.load(args.run), args.bag, args.topic)
-    args.out.parent.mkdir(parents=True, exist_ok=True)
     write_report(args.out, document, strips)
     print(f"written: {args.out}")
     return 0

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from vla_edge_ros.control.decision import Decision
 from vla_edge_ros.engine.interface import STAGES
-from vla_edge_ros.evaluation.recording import printable
+from vla_edge_ros.errors import printable
 from vla_edge_ros.figures import NOTHING, in_words
 
 LATENCIES = (*STAGES, "pass")

@@ -17,6 +17,8 @@ from rich.console import Console
 from rich.table import Table
 from rosbags.rosbag2 import StoragePlugin, Writer
 
+from vla_edge_ros import output
+from vla_edge_ros.arguments import whole
 from vla_edge_ros.control import settings
 from vla_edge_ros.engine.benchmark import pass_times
 from vla_edge_ros.engine.linux import resident_bytes
@@ -41,10 +43,15 @@ MAX_GROWTH_BYTES = 1_000_000
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=Path, metavar="PATH", help="write all figures")
     parser.add_argument(
-        "--ticks", type=int, default=9000, help="length of the live run (default: %(default)s, 5 minutes)"
+        "--ticks",
+        type=whole(1),
+        default=9000,
+        help="length of the live run (default: %(default)s, 5 minutes)",
     )
-    parser.add_argument("--callbacks", type=int, default=5000, help="camera callbacks to time, each encoding")
-    parser.add_argument("--passes", type=int, default=1000, help="engine passes to time alone")
+    parser.add_argument(
+        "--callbacks", type=whole(1), default=5000, help="camera callbacks to time, each encoding"
+    )
+    parser.add_argument("--passes", type=whole(1), default=1000, help="engine passes to time alone")
     add_run_arguments(parser)
 
 
@@ -52,6 +59,8 @@ def run(args: argparse.Namespace) -> int:
     """Measure and print the table; 0 if every must is kept, 1 if one is missed."""
     console = Console()
     given = given_parameters(args)
+    if args.json is not None:
+        output.prepare(args.json)
     with console.status("camera callbacks"):
         callbacks = camera_callback_times(args.callbacks)
     with tempfile.TemporaryDirectory() as folder:
@@ -83,8 +92,7 @@ def run(args: argparse.Namespace) -> int:
     document["rows"] = [asdict(row) for row in rows]
     document["passed"] = all(row.is_kept is not False for row in rows)
     if args.json is not None:
-        args.json.parent.mkdir(parents=True, exist_ok=True)
-        args.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        output.write_text(args.json, json.dumps(document, indent=1) + "\n")
     console.print(_table(document, rows))
     return 0 if document["passed"] else 1
 

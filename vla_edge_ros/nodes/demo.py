@@ -11,8 +11,10 @@ from pathlib import Path
 
 from rich.console import Console
 
+from vla_edge_ros import output
+from vla_edge_ros.arguments import positive
 from vla_edge_ros.evaluation import run_document
-from vla_edge_ros.evaluation.arguments import add_run_arguments, given_parameters, positive
+from vla_edge_ros.evaluation.arguments import add_run_arguments, given_parameters
 from vla_edge_ros.evaluation.bags import TRUNCATED, Bag, TopicInfo, open_bag
 from vla_edge_ros.evaluation.film import film_frames
 from vla_edge_ros.evaluation.filmstrip import FilmFrame
@@ -37,7 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     console = Console()
-    args.out.mkdir(parents=True, exist_ok=True)
+    document_path, report_path = args.out / "demo.json", args.out / "report.html"
+    for file in (document_path, report_path):
+        output.prepare(file)
     path = args.bag or share_directory() / "recordings/sample"
     with open_bag(path) as bag, tempfile.TemporaryDirectory() as folder:
         topic = bag.pick_image_topic(args.topic)
@@ -53,10 +57,10 @@ def run(args: argparse.Namespace) -> int:
         recorded = run_live(live, console)
         document, strips = _evaluate(bag, topic, values, recorded, console)
         truncated_after = bag.truncated_after
-    (args.out / "demo.json").write_text(json.dumps(document), encoding="utf-8")
-    write_report(args.out / "report.html", document, strips)
+    output.write_text(document_path, json.dumps(document))
+    write_report(report_path, document, strips)
     console.print(summary_table(document))
-    console.print(f"written: {args.out / 'demo.json'} and {args.out / 'report.html'}", soft_wrap=True)
+    console.print(f"written: {document_path} and {report_path}", soft_wrap=True)
     if truncated_after is not None:
         console.print(f"{path}: truncated after {truncated_after} messages", style="yellow", soft_wrap=True)
         return TRUNCATED

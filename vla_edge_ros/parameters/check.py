@@ -1,7 +1,7 @@
 """Is a value allowed? The same answer at start, from a file and from `ros2 param set`."""
 
 import difflib
-import math
+import sys
 from collections.abc import Mapping
 
 from vla_edge_ros.engine.interface import FRAME_TOKENS, MAX_ACTION_TOKENS
@@ -73,19 +73,16 @@ def _taken(parameter: Parameter, value: object) -> Value | None:
 
 
 def _number(parameter: Parameter, value: object) -> int | float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    if parameter.type_name == "integer":
-        if value != int(value):
-            return None
-        value = int(value)
-    else:
-        value = float(value)
-    if parameter.minimum is not None and value < parameter.minimum:
+    lowest = -sys.float_info.max if parameter.minimum is None else parameter.minimum
+    highest = sys.float_info.max if parameter.maximum is None else parameter.maximum
+    # Before any conversion: NaN is in no range, and a whole number of 400 digits is no float.
+    if not lowest <= value <= highest:
         return None
-    if parameter.maximum is not None and value > parameter.maximum:
-        return None
-    return value
+    if parameter.type_name == "double":
+        return float(value)
+    return int(value) if value == int(value) else None
 
 
 def _texts(value: object) -> tuple[str, ...] | None:
@@ -116,7 +113,8 @@ def _combinations(values: Mapping[str, Value]) -> list[tuple[bool, str]]:
             "the deadline must not be later than the next tick",
         ),
         (
-            margin < deadline,
+            # In nanoseconds, as the schedule has them: a smaller difference is none.
+            round(1e6 * margin) < round(1e6 * deadline),
             f"control.margin_ms is {margin:g} and control.deadline_ms is {deadline:g}: "
             "the margin must be smaller than the deadline, or no time is left for inference",
         ),
