@@ -74,7 +74,7 @@ def test_a_raw_recording_with_another_instruction_is_looped_for_as_long_as_asked
     ("words", "line"),
     [
         (["--bag", "/nowhere"], "/nowhere: no such file or folder"),
-        (["--seconds", "0"], "0 must be above 0"),
+        (["--seconds", "0"], "0 must be a finite number above 0"),
         (["--param", "engine.model=/nowhere"], "the node refused to configure: model '/nowhere' is neither"),
     ],
 )

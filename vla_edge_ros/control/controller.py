@@ -241,8 +241,8 @@ class Controller:
         try:
             self._cancel(record.started_ns, times.effect_ns, record.effect_stamp_ns, sink)
             self._send_rest(sink)
-        except Exception:
-            self._on_fault(traceback.format_exc())
+        except Exception as error:
+            record.reason += f"; and stopping failed: {type(error).__name__}: {error}"
 
     def _void_frames(self) -> None:
         newest = self._frames.peek()

@@ -99,7 +99,7 @@ def memory_plot(run: dict) -> str:
         at_s, held = t[corners], retained[corners]
         upper.fill_between(at_s, held, step="post", color=COLOUR["accent"], alpha=0.18, lw=0)
         upper.step(at_s, held, where="post", color=COLOUR["accent"], lw=1.6)
-        upper.set_ylim(0, 1.15 * max(1.0, np.nanmax(retained, initial=1.0)))
+        upper.set_ylim(0, 1.15 * np.nan_to_num(retained).max(initial=1.0))
         seconds = np.floor(t).astype(int) if len(t) else np.zeros(0, int)
         per_second = np.bincount(seconds, weights=evicted) if len(seconds) else np.zeros(1)
         bars = np.arange(len(per_second))
@@ -133,11 +133,11 @@ def histogram_plot(run: dict) -> str:
             axes.stairs(counts, edges, fill=True, color=COLOUR[stage], alpha=0.85)
             axes.set_ylim(0, 1.3 * counts.max())
             axes.xaxis.set_major_locator(MaxNLocator(3))
-            for label, alignment in (("p50", "left"), ("p99", "right")):
+            # On two lines, since the two values may be close together.
+            for label, alignment, height in (("p50", "left", 1.28), ("p99", "right", 1.14)):
+                top = height * counts.max()
                 axes.axvline(figures[label], color=COLOUR["ink"], lw=0.8, ls=":")
-                axes.text(
-                    figures[label], 1.28 * counts.max(), f" {label} ", ha=alignment, va="top", fontsize=7.5
-                )
+                axes.text(figures[label], top, f" {label} ", ha=alignment, va="top", fontsize=7.5)
         return to_svg(figure, "histogram")
 
 
@@ -171,11 +171,11 @@ def _draw_stages(axes: Axes, t: np.ndarray, stages: dict[str, np.ndarray], pass_
     if axes.lines:
         n_shown = len(axes.lines)
         legend = axes.legend(
-            ncols=n_shown, loc="lower left", bbox_to_anchor=(0, 1), frameon=False, borderaxespad=0.2
+            ncol=n_shown, loc="lower left", bbox_to_anchor=(0, 1), frameon=False, borderaxespad=0.2
         )
         for line in legend.get_lines():
             line.set_linewidth(6)
-    return float(np.nanmax(np.maximum(bottom, np.nan_to_num(pass_ms)), initial=0.0))
+    return float(np.maximum(bottom, np.nan_to_num(pass_ms)).max(initial=0.0))
 
 
 def _slowest_of_each_stretch(pass_ms: np.ndarray) -> np.ndarray:

@@ -44,10 +44,9 @@ def summary_table(run: dict) -> Table:
     table.add_column(no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
     for section in summary(run):
-        table.add_section()
         table.add_row(Text(section.title, style="dim"), "")
-        for label, value in section.rows:
-            table.add_row(Text(label), Text(value))
+        for number, (label, value) in enumerate(section.rows, 1):
+            table.add_row(Text(label), Text(value), end_section=number == len(section.rows))
     return table
 
 
@@ -73,6 +72,7 @@ def _tick_rows(run: dict) -> list[tuple[str, str]]:
     rows = [
         ("frames received", in_words(run.get("frames"))),
         ("frames overtaken by newer ones", in_words(run.get("frames_skipped"))),
+        *([("frames refused", in_words(run["frames_refused"]))] if "frames_refused" in run else []),
         ("ticks", in_words(run.get("ticks"))),
         ("ticks skipped", in_words(run.get("skipped_ticks"))),
         ("fresh actions", in_words(run.get("fresh"))),
