@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from vla_edge_ros.share import use_large_image_profile
+from vla_edge_ros.share import large_image_variables
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -30,7 +30,7 @@ def ros_environment():
         "ROS_DOMAIN_ID": str(random.randint(1, 100)),
         "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST",
     }
-    use_large_image_profile(changes)
+    changes.update(large_image_variables(changes))
     before = {name: os.environ.get(name) for name in changes}
     os.environ.update(changes)
     yield {**os.environ, "PYTHONPATH": str(ROOT)}

@@ -1,5 +1,7 @@
 """`vla-edge`: dispatch to lazily imported subcommands, exit codes and one-line refusals."""
 
+import os
+import signal
 import subprocess
 import sys
 import types
@@ -80,6 +82,36 @@ def test_ctrl_c_is_exit_code_130(replay, capsys):
     replay.outcome = KeyboardInterrupt()
     assert cli.main(["replay", "my_bag"]) == 130
     assert capsys.readouterr().err == ""
+
+
+@pytest.fixture
+def default_handlers():
+    """SIGTERM and SIGHUP as a new process has them, and afterwards as they were."""
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGTERM, signal.SIGHUP)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_command_told_to_end_unwinds_first(replay, default_handlers, number):
+    def run(args):
+        try:
+            os.kill(os.getpid(), number)
+        finally:
+            replay.seen.append("unwound")
+
+    replay.run = run
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["replay", "my_bag"])
+    assert ended.value.code == 128 + number
+    assert replay.seen == ["unwound"]
+
+
+def test_a_command_that_was_told_to_outlive_its_terminal_does(replay, default_handlers):
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    replay.run = lambda args: os.kill(os.getpid(), signal.SIGHUP) or 0
+    assert cli.main(["replay", "my_bag"]) == 0
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,15 @@ def test_only_a_failure_makes_the_exit_code_1(monkeypatch, capsys, levels, code)
     assert "thing 1" in table and "[found]" in table and levels[0] in table
 
 
+def test_a_narrow_terminal_cuts_off_nothing_of_what_to_do(monkeypatch, capsys):
+    path = "/etc/" + "security/" * 12 + "limits.conf"
+    monkeypatch.setattr(doctor, "examine", lambda seconds: iter([Check("thing", WARN, "found", path)]))
+    monkeypatch.setenv("COLUMNS", "80")
+    run()
+    cells = [line.split("│")[4] for line in capsys.readouterr().out.splitlines() if line.startswith("│")]
+    assert "".join(cell.strip() for cell in cells) == path
+
+
 @pytest.mark.parametrize("seconds", ["-1", "nan", "soon", "1e9"])
 def test_a_measuring_time_out_of_range_is_refused(seconds, capsys):
     with pytest.raises(SystemExit):

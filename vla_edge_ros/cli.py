@@ -4,11 +4,12 @@ A subcommand is a module with `add_arguments(parser)` and `run(args) -> exit cod
 called, so that `vla-edge report` needs no ROS and `vla-edge --help` needs nothing.
 
 Exit codes: 0 done; 1 the answer is no (a gate failed, bench missed a must); 2 wrong usage or input, one line
-on stderr; 130 Ctrl-C.
+on stderr; 3 the recording is cut short; 130 Ctrl-C, 143 SIGTERM, 129 a closed terminal.
 """
 
 import argparse
 import importlib
+import signal
 import sys
 import textwrap
 from dataclasses import dataclass
@@ -57,8 +58,8 @@ COMMANDS = {
     "gate": Command(
         "vla_edge_ros.engine.gate",
         "check the engine's arithmetic against Hugging Face transformers",
-        "The same weights and tokens through both, layer by layer; a planted fault must fail. "
-        "Needs torch and transformers.",
+        "Runs the same weights and tokens through the engine and through transformers and compares layer by "
+        "layer. Faults planted in the engine must be found. Needs torch and transformers.",
         ("vla-edge gate",),
     ),
     "bench": Command(
@@ -91,6 +92,7 @@ PROVIDERS = {
 
 def main(argv: list[str] | None = None) -> int:
     """Run `vla-edge` with `argv` (default: the process's arguments); returns the exit code."""
+    _unwind_when_told_to_end()
     argv = sys.argv[1:] if argv is None else argv
     name = next((word for word in argv if not word.startswith("-")), None)
     try:
@@ -110,6 +112,13 @@ def main(argv: list[str] | None = None) -> int:
         return _refuse(name, f"{where}{error.strerror or error}")
     except KeyboardInterrupt:
         return 130
+
+
+def _unwind_when_told_to_end() -> None:
+    """Have SIGTERM and a closed terminal end a command as Ctrl-C does: its child processes end with it."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, lambda number, frame: sys.exit(128 + number))
 
 
 def _parser(chosen: str | None, module) -> argparse.ArgumentParser:

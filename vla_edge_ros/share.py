@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from vla_edge_ros.errors import UserError
@@ -50,8 +50,3 @@ def large_image_variables(environment: Mapping[str, str]) -> dict[str, str]:
     if any(environment.get(variable) for variable in variables):
         return {}
     return {variables[0]: str(share_directory() / "config/fastdds.xml")}
-
-
-def use_large_image_profile(environment: MutableMapping[str, str]) -> None:
-    """Add the variables of `large_image_variables` to `environment`."""
-    environment.update(large_image_variables(environment))

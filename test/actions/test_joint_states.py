@@ -54,15 +54,15 @@ def test_unused_velocities_may_be_anything(joints):
 
 
 def test_positions_are_relied_on_while_younger_than_the_limit(joints):
-    assert "no joint_states with pan, lift, elbow, w1, w2, w3 have arrived" in joints.not_ready(0)
+    assert "no joint_states with pan, lift, elbow, w1, w2, w3 have arrived" in joints.why_not_ready(0)
     joints.observe(WANTED, [0] * 6, [], 1_000 * MS)
-    assert joints.not_ready(1_000 * MS) is None
-    assert joints.not_ready(1_100 * MS - 1) is None
-    assert joints.not_ready(1_100 * MS) == "joint_states are 100 ms old, wanted below 100 ms"
+    assert joints.why_not_ready(1_000 * MS) is None
+    assert joints.why_not_ready(1_100 * MS - 1) is None
+    assert joints.why_not_ready(1_100 * MS) == "joint_states are 100 ms old, wanted below 100 ms"
 
 
 def test_who_needs_no_joints_is_always_ready():
-    assert JointStates((), 100 * MS).not_ready(0) is None
+    assert JointStates((), 100 * MS).why_not_ready(0) is None
 
 
 def test_a_later_message_does_not_change_what_a_reader_holds(joints):

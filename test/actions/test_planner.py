@@ -123,8 +123,8 @@ def test_without_joint_states_nothing_is_sent_and_the_clamped_action_is_still_sh
 def test_old_joint_states_are_no_start(loop_of, row):
     loop = loop_of({"a": "position"})
     loop.see(0.0)
-    assert loop.planner.is_ready(loop.effect_ns + 99 * MS) is None
-    assert "100 ms old" in loop.planner.is_ready(loop.effect_ns + 100 * MS)
+    assert loop.planner.why_not_ready(loop.effect_ns + 99 * MS) is None
+    assert "100 ms old" in loop.planner.why_not_ready(loop.effect_ns + 100 * MS)
     loop.fresh(row(1), ticks=5)
     assert loop.trajectories == []
 
@@ -275,7 +275,7 @@ def test_a_position_measured_too_long_ago_is_not_held(loop_of):
 
 def test_a_gripper_is_not_commanded_before_its_first_step_and_latched_afterwards(loop_of, row):
     loop = loop_of([Dimension("gripper", Kind.GRIPPER, 0, 1, 100.0)], interface="command")
-    assert loop.planner.is_ready(loop.effect_ns) is None
+    assert loop.planner.why_not_ready(loop.effect_ns) is None
     assert loop.hold() == {}
     closed = loop.fresh(row(0.4))
     assert closed["group"] == pytest.approx([0.4], abs=1 / 255)
@@ -449,16 +449,16 @@ def test_only_joints_that_are_sent_need_joint_states(loop_of, policy_of, row):
         Group("hand", Interface.COMMAND, "~/command", ("g",)),
     ]
     policy = policy_of({"a": "position", "g": "gripper"}, groups=groups)
-    assert "with a have arrived" in ActionPlanner(policy, ActionConfig(PERIOD_NS)).is_ready(0)
+    assert "with a have arrived" in ActionPlanner(policy, ActionConfig(PERIOD_NS)).why_not_ready(0)
     loop = loop_of(None, policy=policy.with_groups(["hand"]))
-    assert loop.planner.is_ready(0) is None
+    assert loop.planner.why_not_ready(0) is None
     assert loop.fresh(row(0.5, 0.5)) == {"hand": pytest.approx([0.5], abs=1 / 255)}
     assert loop.planner.last_action == pytest.approx([0.5, 0.5], abs=1 / 255)
 
 
 def test_a_gripper_in_a_trajectory_is_measured_like_its_neighbours(loop_of):
     loop = loop_of({"a": "position", "g": "gripper"})
-    assert "with a, g have arrived" in loop.planner.is_ready(0)
+    assert "with a, g have arrived" in loop.planner.why_not_ready(0)
 
 
 # Configuration

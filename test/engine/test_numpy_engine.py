@@ -19,7 +19,8 @@ from vla_edge_ros.engine.numpy_engine import NumpyEngine
 from vla_edge_ros.engine.presets import PRESETS
 from vla_edge_ros.engine.recording import NoiseFrames
 from vla_edge_ros.engine.vision import cut_patches
-from vla_edge_ros.memory import FrameMemory, make_policy
+from vla_edge_ros.memory.frame_memory import FrameMemory
+from vla_edge_ros.memory.policies import make_policy
 from vla_edge_ros.perception.frame import FrameMeta
 
 N_SLOTS = 256

@@ -118,6 +118,32 @@ def test_names_of_a_recording_are_text_in_the_terminal_and_on_the_page():
     assert "\x1b" not in shown(run)
 
 
+@pytest.mark.parametrize(("is_equal", "words"), [(True, "the same again"), (False, "not the same")])
+def test_a_demos_page_says_whether_its_replay_was_equal(is_equal, words):
+    assert f"replayed at its own times: {words}" in report(a_run(replay_is_equal=is_equal), {})
+
+
+def test_a_run_that_was_not_replayed_claims_nothing(page):
+    assert "replayed at its own times" not in page
+
+
+def test_an_empty_parameter_can_be_seen_on_the_page():
+    assert "actions.policy_file &quot;&quot;, x 1" in report(
+        a_run(parameters={"actions.policy_file": "", "x": 1}), {}
+    )
+
+
+def test_refused_frames_are_counted_where_the_run_knows_of_them():
+    assert re.search(r"frames refused +2", shown(a_run(frames_refused=2)))
+    assert "frames refused" not in shown(a_run())
+
+
+def test_labels_of_close_percentiles_do_not_lie_on_one_another():
+    svg = histogram_plot(a_run(records=[record(tick, copy_ms=0.5 + 1e-4 * tick) for tick in range(100)]))
+    heights = {label: float(y) for y, label in re.findall(r' y="([\d.]+)"[^>]*> (p\d+) </text>', svg)}
+    assert abs(heights["p50"] - heights["p99"]) >= 7.5
+
+
 def test_the_page_loads_nothing_from_anywhere(page):
     targets = re.findall(r'(?:src|href)="([^"]*)"', page) + re.findall(r"url\(([^)]*)\)", page)
     assert targets

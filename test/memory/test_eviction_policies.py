@@ -5,7 +5,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from vla_edge_ros.memory import POLICIES, FrameMemory, make_policy
+from vla_edge_ros.memory.frame_memory import FrameMemory
+from vla_edge_ros.memory.policies import POLICIES, make_policy
 from vla_edge_ros.perception.frame import FrameMeta
 
 CAPACITY = 5

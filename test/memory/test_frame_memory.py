@@ -6,7 +6,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from vla_edge_ros.memory import POLICIES, FrameMemory, MemoryTooSmall, make_policy
+from vla_edge_ros.memory.frame_memory import FrameMemory
+from vla_edge_ros.memory.policies import POLICIES, make_policy
+from vla_edge_ros.memory.slots import MemoryTooSmall
 from vla_edge_ros.perception.frame import FrameMeta
 
 N_SLOTS = 200

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vla_edge_ros.memory import MemoryTooSmall, SlotPool
+from vla_edge_ros.memory.slots import MemoryTooSmall, SlotPool
 
 
 def take(pool: SlotPool, n: int) -> np.ndarray:

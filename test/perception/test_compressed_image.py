@@ -9,8 +9,8 @@ from camera_messages import compressed, jpeg, png, smooth_picture
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vla_edge_ros.perception.decode import ImageRefused, decode_compressed
-from vla_edge_ros.perception.refusal import RefusalKind
+from vla_edge_ros.perception.compressed_image import decode_compressed
+from vla_edge_ros.perception.refusal import ImageRefused, RefusalKind
 
 TOPIC = "/camera/image_raw/compressed"
 PICTURE = smooth_picture(48, 64)

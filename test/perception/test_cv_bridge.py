@@ -9,8 +9,7 @@ from camera_messages import random_image
 
 from vla_edge_ros.perception import cv_bridge_adapter
 from vla_edge_ros.perception.cv_bridge_adapter import EXACT_ENCODINGS
-from vla_edge_ros.perception.decode import decode_image
-from vla_edge_ros.perception.raw_image import ENCODINGS
+from vla_edge_ros.perception.raw_image import ENCODINGS, decode_image
 
 CHANNELS = {
     "bgr8": [2, 1, 0],

@@ -6,9 +6,8 @@ from camera_messages import BYTES_PER_PIXEL, image, random_image
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vla_edge_ros.perception.decode import ImageRefused, decode_image
-from vla_edge_ros.perception.raw_image import DEPTH_ENCODINGS, ENCODINGS
-from vla_edge_ros.perception.refusal import RefusalKind
+from vla_edge_ros.perception.raw_image import DEPTH_ENCODINGS, ENCODINGS, decode_image
+from vla_edge_ros.perception.refusal import ImageRefused, RefusalKind
 
 TOPIC = "/camera/image_raw"
 

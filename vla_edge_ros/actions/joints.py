@@ -44,7 +44,7 @@ class JointStates:
         self.latest = MeasuredJoints(measured, receipt_ns)
         return None
 
-    def not_ready(self, now_ns: int) -> str | None:
+    def why_not_ready(self, now_ns: int) -> str | None:
         """Why the measured positions cannot be relied on at `now_ns`, in one line; None where they can."""
         if not self._wanted:
             return None

@@ -18,7 +18,8 @@ from vla_edge_ros.actions.trajectories import TrajectoryGroups
 class ActionPlanner:
     """Follows chunks of actions within the limits of a policy; all times are passed in.
 
-    Every method is for the tick thread; `observe_joints` and `is_ready` may be called from another one too.
+    Every method is for the tick thread; `observe_joints` and `why_not_ready` may be called from another one
+    too.
 
     On a fresh tick call `accept`, then `trajectories`; on every tick `commands`; to end motion `cancel` and,
     where no more commands will follow, `rest_commands`. While disabled do the same and send nothing, without
@@ -76,9 +77,9 @@ class ActionPlanner:
         """Take a JointState over; returns one line where it is refused and counted instead."""
         return self._joints.observe(names, positions, velocities, receipt_ns)
 
-    def is_ready(self, now_ns: int) -> str | None:
+    def why_not_ready(self, now_ns: int) -> str | None:
         """None where actions may be sent; else one line: joint states are needed and missing or too old."""
-        return self._joints.not_ready(now_ns)
+        return self._joints.why_not_ready(now_ns)
 
     def reset(self) -> None:
         """Start as if nothing had been sent, with an empty queue."""
@@ -187,6 +188,6 @@ class ActionPlanner:
     def _measured(self, effect_ns: int) -> np.ndarray:
         """(A,) measured positions; NaN where there are none or they were too old when the tick began."""
         measured = np.full(len(self._policy.dimensions), np.nan)
-        if self._measured_columns and self._joints.not_ready(effect_ns - self._config.period_ns) is None:
+        if self._measured_columns and self._joints.why_not_ready(effect_ns - self._config.period_ns) is None:
             measured[self._measured_columns] = self._joints.latest.positions
         return measured

@@ -74,7 +74,8 @@ class Admission:
         predicted = self.predict()
         fits = predicted is None or now_ns + predicted <= cutoff_ns
         is_probe = not fits and self.refusals_in_a_row >= self.config.probe_after_ticks
-        if fits or is_probe:
+        is_admitted = fits or is_probe
+        if is_admitted:
             self.refusals_in_a_row = 0
             self.probes += is_probe
         else:
@@ -83,7 +84,7 @@ class Admission:
             self.longest_refusal = max(self.longest_refusal, self.refusals_in_a_row)
             for ema in (self._other, self._prefill, self._decode):
                 ema.decay(self.config.decay)
-        return Verdict(fits or is_probe, is_probe, predicted)
+        return Verdict(is_admitted, is_probe, predicted)
 
     def observe(self, stages: StageTimes, total_ns: int) -> None:
         """Learn from a finished pass, late ones included; `total_ns` runs from submission to its end."""

@@ -54,7 +54,7 @@ class Totals:
     """Counts since the controller was made.
 
     skipped_frames: published, but overtaken by a newer one before any pass began.
-    misses: ticks that began a pass and were not FRESH.
+    misses: ticks that are a `TickRecord.is_miss`.
     """
 
     ticks: int = 0
@@ -69,8 +69,8 @@ class Controller:
     """Runs ticks on one thread; other threads speak to it through `post` alone.
 
     frames: the buffer that the camera callback writes and the engine reads.
-    on_fault: called once, from the tick thread, when the engine fails; whoever replaces the engine posts
-        `EngineReplaced`. Until then the engine is not touched.
+    on_fault: called from the tick thread with what happened, when the engine fails or a tick has a defect;
+        whoever replaces the engine posts `EngineReplaced`. Until then the engine is not touched.
     """
 
     def __init__(
@@ -112,6 +112,7 @@ class Controller:
         self._is_enabled = False
         self._is_stopped = False
         self._fault: str | None = None
+        # Set by a fault; it outlives the fault until motion is enabled again.
         self._is_latched = False
 
     @property
@@ -171,6 +172,7 @@ class Controller:
         record.hold_ns = max(0, times.effect_ns - self._fresh_effect_ns)
         overdue = self._collect(record, record.started_ns) or self._late
         self._late = None
+        self._fill_prompt(record.started_ns)
         hold = self._hold_before_work(record, record.started_ns, times)
         result = None
         if hold is None:
@@ -239,8 +241,8 @@ class Controller:
         try:
             self._cancel(record.started_ns, times.effect_ns, record.effect_stamp_ns, sink)
             self._send_rest(sink)
-        except Exception:
-            self._on_fault(traceback.format_exc())
+        except Exception as error:
+            record.reason += f"; and stopping failed: {type(error).__name__}: {error}"
 
     def _void_frames(self) -> None:
         newest = self._frames.peek()
@@ -284,7 +286,7 @@ class Controller:
             self._last_used_index = max(self._last_used_index, result.frame.index)
             record.top_probability = float(result.top_probability[0].mean())
             record.entropy = float(result.entropy[0].mean())
-            self.admission.observe(result.stages, result.finished_ns - job.submitted_ns)
+            self.admission.observe(result.stages, times.total_ns)
         if job.epoch != self._epoch:
             return None
         if job.kind == "prompt":
@@ -305,10 +307,8 @@ class Controller:
 
     def _hold_before_work(self, record: TickRecord, now_ns: int, times: TickTimes) -> Hold | None:
         """The first hold that stands in the way of a pass, in the order of `Decision`; None if none does."""
-        if self._fault is not None or self._is_latched:
+        if self._is_latched:
             return Decision.HOLD_NO_FRAME, "stopped"
-        if self._in_flight is None and not self._prompt_is_filled and self._prompt_slots is not None:
-            self._submit_prompt(now_ns)
         newest = self._frames.peek()
         record.seen_frame = newest.index if newest is not None else 0
         if record.seen_frame <= self._last_used_index:
@@ -333,9 +333,13 @@ class Controller:
             )
         return None
 
-    def _submit_prompt(self, now_ns: int) -> None:
-        work = PromptWork(self._next_work(), self._instruction.tokens, self._prompt_slots)
-        self._submit("prompt", work, now_ns)
+    def _fill_prompt(self, now_ns: int) -> None:
+        """Submit the prompt where it has to be written and the engine is free for it."""
+        if self._is_latched or self._in_flight is not None:
+            return
+        if self._prompt_slots is not None and not self._prompt_is_filled:
+            work = PromptWork(self._next_work(), self._instruction.tokens, self._prompt_slots)
+            self._submit("prompt", work, now_ns)
 
     def _submit_frame(self, record: TickRecord, now_ns: int) -> None:
         """Make room by the eviction policy and start a pass over what is then retained."""
@@ -370,7 +374,7 @@ class Controller:
             return Decision.FAULT, self._fault
         if self._is_latched:
             return Decision.SAFE_STOP, "a fault was latched; call ~/enable to go on"
-        if self._is_enabled and (not_ready := self.planner.is_ready(record.started_ns)) is not None:
+        if self._is_enabled and (not_ready := self.planner.why_not_ready(record.started_ns)) is not None:
             return Decision.SAFE_STOP, not_ready
         if hold is None:
             hold = self._use(record, result, times)
@@ -423,7 +427,7 @@ class Controller:
         totals = self.totals
         totals.ticks += 1
         totals.skipped_frames += record.skipped_frames
-        totals.misses += record.submitted_work is not None and record.decision is not Decision.FRESH
+        totals.misses += record.is_miss
         totals.late_publishes += record.is_late
         totals.skipped_ticks += record.skipped_ticks
         self.last_record = record

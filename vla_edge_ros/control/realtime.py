@@ -94,9 +94,11 @@ def _thread_ids() -> list[int]:
     return [int(name) for name in os.listdir("/proc/self/task")]
 
 
-def fifo_priority() -> int:
-    """The calling thread's SCHED_FIFO priority, 0 where it has another policy."""
-    return os.sched_getparam(0).sched_priority if os.sched_getscheduler(0) == os.SCHED_FIFO else 0
+def priority_above_others() -> int:
+    """One SCHED_FIFO priority above the calling thread's, 0 where that has another policy."""
+    if os.sched_getscheduler(0) != os.SCHED_FIFO:
+        return 0
+    return min(99, os.sched_getparam(0).sched_priority + 1)
 
 
 def step_above_others() -> None:
@@ -104,9 +106,9 @@ def step_above_others() -> None:
 
     Under equal priorities a thread that wakes up waits for those that run on every core.
     """
-    priority = fifo_priority()
+    priority = priority_above_others()
     if priority:
-        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(min(99, priority + 1)))
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(priority))
 
 
 def settle_memory() -> list[str]:

@@ -24,6 +24,11 @@ class WorkTimes:
     frame_index: int | None = None
     retained_frame: int | None = None
 
+    @property
+    def total_ns(self) -> int:
+        """From submission to the end, the way to the engine included."""
+        return self.finished_ns - self.submitted_ns
+
 
 @dataclass(slots=True)
 class TickRecord:
@@ -76,6 +81,15 @@ class TickRecord:
     def own_pass(self) -> WorkTimes | None:
         """The pass that this tick began, where it also saw its end."""
         return next((w for w in self.work if w.work_id == self.submitted_work), None)
+
+    @property
+    def is_miss(self) -> bool:
+        """The tick began a pass and its action is not that pass's."""
+        return self.submitted_work is not None and self.decision is not Decision.FRESH
+
+    @property
+    def start_error_ns(self) -> int:
+        return self.started_ns - self.scheduled_ns
 
     def to_json(self) -> dict:
         record = asdict(self)

@@ -3,14 +3,13 @@
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-import numpy as np
-
-from vla_edge_ros.actions.planner import ActionConfig, ActionPlanner
+from vla_edge_ros.actions.config import ActionConfig
+from vla_edge_ros.actions.planner import ActionPlanner
 from vla_edge_ros.actions.policy import Policy, load_policy
 from vla_edge_ros.control.admission import Admission, AdmissionConfig
 from vla_edge_ros.control.clock import Clock
 from vla_edge_ros.control.controller import Controller
-from vla_edge_ros.control.events import ControlConfig, Retune
+from vla_edge_ros.control.events import ControlConfig, Instruction, Retune
 from vla_edge_ros.control.schedule import TickSchedule
 from vla_edge_ros.engine.interface import FRAME_TOKENS, MAX_ACTION_TOKENS, Engine, EngineInfo, EngineSpec
 from vla_edge_ros.engine.tokenizer import load_tokenizer
@@ -119,7 +118,7 @@ def resizer(parameters: Parameters) -> Resizer:
 
 
 class Prompter:
-    """Turns an instruction into the tokens of the model's prompt."""
+    """Turns a new instruction into the event that gives the control loop its prompt."""
 
     def __init__(self, parameters: Parameters) -> None:
         self._system_prompt = parameters["instruction.system_prompt"]
@@ -127,13 +126,21 @@ class Prompter:
         # The fake engine's model is no model: its prompts are bytes, as a preset's are.
         model = "tiny" if parameters["engine.backend"] == "fake" else parameters["engine.model"]
         self._tokenizer = load_tokenizer(model, room)
+        self._text: str | None = None
 
-    def tokens(self, instruction: str) -> np.ndarray:
-        """(P,) int32; raises InstructionRefused where it leaves no room for a frame."""
-        return self._tokenizer.make_prompt_tokens(instruction, self._system_prompt)
+    def changed_to(self, text: str) -> Instruction | None:
+        """The event, or None where `text` is the instruction already.
+
+        Raises InstructionRefused where it leaves no room for a frame; the one before then stays.
+        """
+        if text == self._text:
+            return None
+        tokens = self._tokenizer.make_prompt_tokens(text, self._system_prompt)
+        self._text = text
+        return Instruction(text, tokens)
 
 
-def account(info: EngineInfo) -> str:
+def describe_account(info: EngineInfo) -> str:
     """The engine's memory in one line: `weights 6.7 MB, kv 2.1 MB, total 8.8 MB`."""
     entries = info.account_bytes | {"total": sum(info.account_bytes.values())}
     return ", ".join(f"{purpose} {size / 1e6:.1f} MB" for purpose, size in entries.items())

@@ -7,6 +7,7 @@ import numpy as np
 
 from vla_edge_ros.engine.factory import make_engine
 from vla_edge_ros.engine.interface import (
+    FRAME_TOKENS,
     STAGES,
     Engine,
     EngineError,
@@ -17,7 +18,8 @@ from vla_edge_ros.engine.interface import (
     WorkStatus,
 )
 from vla_edge_ros.figures import percentiles
-from vla_edge_ros.memory import FRAME_TOKENS, FrameMemory, make_policy
+from vla_edge_ros.memory.frame_memory import FrameMemory
+from vla_edge_ros.memory.policies import make_policy
 from vla_edge_ros.perception.frame_buffer import FrameBuffer
 
 PASS_TIMEOUT_S = 60

@@ -140,6 +140,27 @@ def _files(directory: Path) -> dict[Path, list[str] | None]:
 
 def _read_header(path: Path) -> dict[str, _Tensor]:
     """Every tensor of a file, after checking that they fill its data without gap or overlap."""
+    header, data_start, size = _read_json(path)
+    tensors, spans = {}, []
+    for name, entry in header.items():
+        dtype, shape, begin, end = _checked_entry(path, name, entry)
+        tensors[name] = _Tensor(path, dtype, shape, data_start + begin)
+        spans.append((begin, end, name))
+    expected = 0
+    for begin, end, name in sorted(spans):
+        if begin != expected:
+            raise ModelRefused(f"{path}: data of tensor {name} begins at byte {begin}, wanted {expected}")
+        expected = end
+    if data_start + expected != size:
+        fault = "truncated" if size < data_start + expected else "too long"
+        raise ModelRefused(
+            f"{path} is {fault}: {size} bytes, its header accounts for {data_start + expected}"
+        )
+    return tensors
+
+
+def _read_json(path: Path) -> tuple[dict, int, int]:
+    """A file's header without its metadata, where the data begins, and the file's size, both in bytes."""
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
@@ -155,33 +176,23 @@ def _read_header(path: Path) -> dict[str, _Tensor]:
     if not isinstance(header, dict):
         raise ModelRefused(f"{path} is no safetensors file: its header is not a JSON object")
     header.pop("__metadata__", None)
-    data_start = 8 + header_bytes
-    tensors, spans = {}, []
-    for name, entry in header.items():
-        try:
-            dtype, shape, (begin, end) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
-            is_sound = isinstance(dtype, str) and all(type(n) is int and n >= 0 for n in (*shape, begin, end))
-        except (KeyError, TypeError, ValueError):
-            is_sound = False
-        if not is_sound:
-            raise ModelRefused(f"{path}: the header's entry of tensor {name} is malformed")
-        if dtype in _STORED_AS and end - begin != math.prod(shape) * _STORED_AS[dtype].itemsize:
-            raise ModelRefused(
-                f"{path}: tensor {name} of shape {list(shape)} and type {dtype} has {end - begin} bytes"
-            )
-        tensors[name] = _Tensor(path, dtype, shape, data_start + begin)
-        spans.append((begin, end, name))
-    expected = 0
-    for begin, end, name in sorted(spans):
-        if begin != expected:
-            raise ModelRefused(f"{path}: data of tensor {name} begins at byte {begin}, wanted {expected}")
-        expected = end
-    if data_start + expected != size:
-        fault = "truncated" if size < data_start + expected else "too long"
+    return header, 8 + header_bytes, size
+
+
+def _checked_entry(path: Path, name: str, entry: object) -> tuple[str, tuple[int, ...], int, int]:
+    """Type, shape, begin and end of a tensor in the header."""
+    try:
+        dtype, shape, (begin, end) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
+        is_sound = isinstance(dtype, str) and all(type(n) is int and n >= 0 for n in (*shape, begin, end))
+    except (KeyError, TypeError, ValueError):
+        is_sound = False
+    if not is_sound:
+        raise ModelRefused(f"{path}: the header's entry of tensor {name} is malformed")
+    if dtype in _STORED_AS and end - begin != math.prod(shape) * _STORED_AS[dtype].itemsize:
         raise ModelRefused(
-            f"{path} is {fault}: {size} bytes, its header accounts for {data_start + expected}"
+            f"{path}: tensor {name} of shape {list(shape)} and type {dtype} has {end - begin} bytes"
         )
-    return tensors
+    return dtype, shape, begin, end
 
 
 def _kind(start: bytes, size: int) -> str:

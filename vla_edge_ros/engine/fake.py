@@ -21,10 +21,10 @@ from vla_edge_ros.engine.interface import (
     WorkStatus,
 )
 from vla_edge_ros.engine.mailbox import MAX_STEPS
+from vla_edge_ros.engine.model_config import ACTION_ROWS
 from vla_edge_ros.perception.frame_buffer import FrameBuffer
 
 VOCABULARY_SIZE = 512
-_ACTION_ROWS = 256
 _LONGEST_MS = 3_600_000
 
 
@@ -74,7 +74,7 @@ def parse_settings(model: str) -> FakeSettings:
 def fake_tokens(frame_index: int, steps: int, action_tokens: int) -> np.ndarray:
     """(K, A) int32: token of step k and dimension a is V - 1 - (index + 3 k + 5 a) mod 256."""
     k, a = np.ogrid[:steps, :action_tokens]
-    return (VOCABULARY_SIZE - 1 - (frame_index + 3 * k + 5 * a) % _ACTION_ROWS).astype(np.int32)
+    return (VOCABULARY_SIZE - 1 - (frame_index + 3 * k + 5 * a) % ACTION_ROWS).astype(np.int32)
 
 
 def fake_embedding(frame_index: int, hidden: int) -> np.ndarray:

@@ -16,20 +16,20 @@ from rich.table import Table
 from vla_edge_ros import output
 from vla_edge_ros.arguments import whole
 from vla_edge_ros.engine.hugging_face import HuggingFaceReference, export_checkpoint
-from vla_edge_ros.engine.interface import FrameWork
+from vla_edge_ros.engine.interface import FRAME_TOKENS, MAX_ACTION_TOKENS, FrameWork
 from vla_edge_ros.engine.model_config import ModelConfig
 from vla_edge_ros.engine.numpy_decoder import NumpyDecoder
 from vla_edge_ros.engine.oracle import ForgettingOracle
 from vla_edge_ros.engine.presets import PRESETS
 from vla_edge_ros.engine.recording import Fault, RecordedEngine
-from vla_edge_ros.engine.vision import PatchEmbedding, vision_shapes
-from vla_edge_ros.engine.weights import EMBEDDING, SeededWeights, open_weights
-from vla_edge_ros.memory import FRAME_TOKENS, MAX_ACTION_TOKENS
+from vla_edge_ros.engine.weights import EMBEDDING, SeededWeights, open_weights, read_vision
 
 TOLERANCE = 1e-5
 """Largest relative L2 error of the states after any layer, in float32."""
 
 _FRAMES = 4
+_PASSES = 10
+"""Through a memory of four frames."""
 
 
 def _leave_a_slot_unread(decoder: NumpyDecoder, work: FrameWork) -> None:
@@ -102,15 +102,14 @@ def compare_with_hugging_face(directory: Path, seed: int, plant: Fault | None = 
     return report
 
 
-def compare_with_oracle(model: str, seed: int, n_passes: int = 10) -> dict:
+def compare_with_oracle(model: str, seed: int) -> dict:
     """Passes through a memory of four frames that forgets by similarity, against `ForgettingOracle`.
 
     Returns the number of evictions, the largest relative L2 error after the last layer of any prefilled and
     of any decoded block, whether every action token is the oracle's argmax, and `passed`.
     """
     config, weights = open_weights(model, seed)
-    vision = {name: np.empty(shape, np.float32) for name, shape in vision_shapes(config.hidden_size).items()}
-    embedder = PatchEmbedding(*(weights.read(name, tensor) for name, tensor in vision.items()))
+    embedder = read_vision(weights, config.hidden_size)
     rows = weights.read(EMBEDDING, np.empty((config.vocab_size, config.hidden_size), np.float32))
     prompt = _random_prompt(config, seed)
     n_slots = len(prompt) + 4 * FRAME_TOKENS + MAX_ACTION_TOKENS
@@ -120,7 +119,7 @@ def compare_with_oracle(model: str, seed: int, n_passes: int = 10) -> dict:
     prompt_block = oracle.append(rows[prompt], [])
     retained: dict[int, int] = {}
     tokens, n_evicted = [], 0
-    for _ in range(n_passes):
+    for _ in range(_PASSES):
         computed = engine.run_pass()
         for frame in computed.evicted:
             del retained[frame]
@@ -146,11 +145,11 @@ def compare_with_oracle(model: str, seed: int, n_passes: int = 10) -> dict:
     }
 
 
-def forgotten_context(model: str, seed: int, n_passes: int = 10) -> list[float]:
+def forgotten_context(model: str, seed: int) -> list[float]:
     """What the cache still holds of frames that were evicted: the difference that they make to its keys.
 
     Returns, for each layer, the relative L2 difference between the keys in a memory of four frames that
-    forgot `n_passes` - 4 others, and those in a cache that never saw the others. Layer 0 gives exactly 0:
+    forgot all others, and those in a cache that never saw the others. Layer 0 gives exactly 0:
     its keys depend on their own token alone. A deeper layer's states saw what was there when they were
     computed.
     """
@@ -159,7 +158,7 @@ def forgotten_context(model: str, seed: int, n_passes: int = 10) -> list[float]:
     n_slots = len(prompt) + 4 * FRAME_TOKENS + MAX_ACTION_TOKENS
     lived = RecordedEngine(model, seed, n_slots, policy="semantic")
     lived.fill_prompt(prompt)
-    for _ in range(n_passes):
+    for _ in range(_PASSES):
         lived.run_pass()
     kept = [lived.frames.given[index - 1] for index in lived.retained()]
     fresh = RecordedEngine(model, seed, n_slots, policy="semantic", frames=kept)

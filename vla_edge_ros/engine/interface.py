@@ -4,7 +4,7 @@ An engine has at most one piece of work in flight. It holds the KV arrays and ob
 which slot belongs to what is decided by `memory/`, on the control thread.
 """
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
@@ -42,9 +42,6 @@ class EngineSpec:
     action_tokens: int = 7
     blas_threads: int = 1
     budget_bytes: int = 8_000_000_000
-
-    def to_json(self) -> dict:
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)

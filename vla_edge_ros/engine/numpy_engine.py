@@ -25,12 +25,10 @@ from vla_edge_ros.engine.vision import (
     FRAME_HEIGHT,
     FRAME_WIDTH,
     PATCH_SIZE,
-    VISION_BIAS,
-    VISION_WEIGHT,
     PatchEmbedding,
     vision_shapes,
 )
-from vla_edge_ros.engine.weights import open_weights
+from vla_edge_ros.engine.weights import open_weights, read_vision
 from vla_edge_ros.perception.frame import FrameMeta
 
 
@@ -73,12 +71,7 @@ class NumpyEngine:
         if spec.blas_threads > 0:
             self._thread_limit = threadpool_limits(spec.blas_threads, user_api="blas")
         self.decoder = NumpyDecoder(config, weights, spec.n_slots, FRAME_TOKENS)
-        vision = {
-            name: np.empty(shape, np.float32) for name, shape in vision_shapes(config.hidden_size).items()
-        }
-        for name, tensor in vision.items():
-            weights.read(name, tensor)
-        self._vision = PatchEmbedding(vision[VISION_WEIGHT], vision[VISION_BIAS])
+        self._vision = read_vision(weights, config.hidden_size)
         self._warm_up()
         return EngineInfo(
             backend="numpy",

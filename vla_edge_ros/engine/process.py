@@ -11,6 +11,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 
 import numpy as np
 
@@ -187,7 +188,7 @@ class ProcessEngine:
         try:
             with childs:
                 mailbox = Mailbox(ours, self._spec.n_slots)
-                mailbox.send(Text(Kind.SPEC, json.dumps(self._spec.to_json())))
+                mailbox.send(Text(Kind.SPEC, json.dumps(asdict(self._spec))))
                 process = start_bound_module(
                     "vla_edge_ros.engine.child",
                     ["--fd", str(childs.fileno()), "--frames-fd", str(self._frames.fd)],

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from vla_edge_ros.engine.interface import (
+    MAX_ACTION_TOKENS,
     EngineError,
     EngineSpec,
     FrameWork,
@@ -16,7 +17,8 @@ from vla_edge_ros.engine.interface import (
 from vla_edge_ros.engine.numpy_decoder import NumpyDecoder
 from vla_edge_ros.engine.numpy_engine import NumpyEngine
 from vla_edge_ros.engine.vision import FRAME_HEIGHT, FRAME_WIDTH
-from vla_edge_ros.memory import MAX_ACTION_TOKENS, FrameMemory, make_policy
+from vla_edge_ros.memory.frame_memory import FrameMemory
+from vla_edge_ros.memory.policies import make_policy
 from vla_edge_ros.perception.frame import FrameMeta
 
 Fault = Callable[[NumpyDecoder, FrameWork], None]
@@ -34,8 +36,7 @@ class NoiseFrames:
         coarse = self._random.integers(0, 256, (FRAME_HEIGHT // 8, FRAME_WIDTH // 8, 3))
         out[:] = np.kron(coarse, np.ones((8, 8, 1), np.int64))
         self.given.append(out.copy())
-        index = len(self.given)
-        return FrameMeta(index, stamp_ns=index, capture_ns=index, receipt_ns=index)
+        return _meta(len(self.given))
 
 
 class GivenFrames:
@@ -48,9 +49,11 @@ class GivenFrames:
     def read_into(self, out: np.ndarray) -> FrameMeta:
         out[:] = self.given[self._n_read]
         self._n_read += 1
-        return FrameMeta(
-            self._n_read, stamp_ns=self._n_read, capture_ns=self._n_read, receipt_ns=self._n_read
-        )
+        return _meta(self._n_read)
+
+
+def _meta(index: int) -> FrameMeta:
+    return FrameMeta(index, stamp_ns=index, capture_ns=index, receipt_ns=index)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from vla_edge_ros.engine.interface import EngineError
 from vla_edge_ros.engine.model_config import ModelConfig, load_config
 from vla_edge_ros.engine.presets import PRESETS
 from vla_edge_ros.engine.seeded import fill_normal
-from vla_edge_ros.engine.vision import VISION_WEIGHT, vision_shapes
+from vla_edge_ros.engine.vision import VISION_BIAS, VISION_WEIGHT, PatchEmbedding, vision_shapes
 
 EMBEDDING = "model.embed_tokens.weight"
 HEAD = "lm_head.weight"
@@ -52,6 +52,14 @@ def decoder_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
             prefix + "mlp.down_proj.weight": (hidden, mlp),
         }
     return shapes
+
+
+def read_vision(weights: WeightSource, hidden_size: int) -> PatchEmbedding:
+    shapes = vision_shapes(hidden_size)
+    weight, bias = (
+        weights.read(name, np.empty(shapes[name], np.float32)) for name in (VISION_WEIGHT, VISION_BIAS)
+    )
+    return PatchEmbedding(weight, bias)
 
 
 class SeededWeights:

@@ -1,1 +1,1 @@
-"""Bags, offline replay, reports and benchmarks."""
+"""Recordings, offline replay, reports, and a look at the machine."""

@@ -8,9 +8,10 @@ from typing import NamedTuple
 import zstandard
 
 from vla_edge_ros.errors import UserError, printable
-from vla_edge_ros.evaluation.message_types import COMPRESSED_IMAGE, IMAGE, STRING, deserialise, stamp_ns
+from vla_edge_ros.evaluation.message_types import COMPRESSED_IMAGE, IMAGE, STRING, deserialise
 from vla_edge_ros.evaluation.recording import ZSTD_MAGIC, Storage, StorageError
 from vla_edge_ros.evaluation.recording_files import open_storage, recording_files
+from vla_edge_ros.perception.message import header_stamp_ns
 
 TRUNCATED = 3
 """Exit code of a command that read a recording as far as it goes."""
@@ -177,7 +178,7 @@ class Bag:
                     if raw.type == STRING:
                         yield raw.topic, BagString(raw.log_ns, message.data)
                     else:
-                        yield raw.topic, BagImage(raw.log_ns, stamp_ns(message), message)
+                        yield raw.topic, BagImage(raw.log_ns, header_stamp_ns(message), message)
         except (StorageError, OSError) as error:
             raise BagRefused(f"{self.path}: {error}") from None
         if n_unreadable and not n_read:

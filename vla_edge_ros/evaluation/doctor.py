@@ -259,11 +259,11 @@ def _seconds(text: str) -> float:
 
 def _print_table(checks: list[Check]) -> None:
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
     from rich.text import Text
 
     colors = {OK: "green", WARN: "yellow", FAIL: "red"}
-    table = Table("", "what", "found", "what to do")
+    table = Table("", "what", *(Column(title, overflow="fold") for title in ("found", "what to do")))
     for check in checks:
         level = Text(check.level, colors[check.level])
         table.add_row(level, check.name, Text(check.found), Text(check.advice))

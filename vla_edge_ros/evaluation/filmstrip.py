@@ -11,7 +11,7 @@ from vla_edge_ros.figures import in_words
 
 _THUMBNAIL_WIDTH = 144
 _JPEG_QUALITY = 82
-_AXIS_STEPS_S = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600)
+_AXIS_STEPS_S = (0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800)
 
 
 class FilmFrame(NamedTuple):
@@ -65,9 +65,7 @@ def _axis(frames: list[FilmFrame], until_s: float, told: str) -> str:
     """A time axis of 1000 units with a mark for each remembered frame."""
     until_s = max(until_s, frames[-1].time_s, 1e-6)
     marks = "".join(f"M{1000 * frame.time_s / until_s:.1f} 4V22" for frame in frames)
-    step_s = next(
-        (step for step in (0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600) if until_s / step <= 12), 1800
-    )
+    step_s = next((step for step in _AXIS_STEPS_S if until_s / step <= 12), _AXIS_STEPS_S[-1])
     labels = []
     for tick in range(int(until_s / step_s) + 1):
         x = 1000 * tick * step_s / until_s

@@ -67,8 +67,3 @@ def header(stamp_ns: int, frame_id: str) -> object:
     sec, nanosec = divmod(stamp_ns, NS_PER_S)
     stamp = types["builtin_interfaces/msg/Time"](sec=sec, nanosec=nanosec)
     return types["std_msgs/msg/Header"](stamp=stamp, frame_id=frame_id)
-
-
-def stamp_ns(message: object) -> int:
-    """`header.stamp` of a message in nanoseconds, exactly as it was sent."""
-    return message.header.stamp.sec * NS_PER_S + message.header.stamp.nanosec

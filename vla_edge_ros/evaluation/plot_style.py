@@ -60,9 +60,9 @@ RC_PARAMS = {
 
 
 def to_svg(figure: Figure, name: str) -> str:
-    """The drawing as an element for inline use, its ids made unique by `name`."""
+    """The drawing as an element for inline use, its ids made unique by `name`; call it under `RC_PARAMS`."""
     text = io.StringIO()
-    with matplotlib.rc_context({"svg.hashsalt": name, "svg.fonttype": "none"}):
+    with matplotlib.rc_context({"svg.hashsalt": name}):
         FigureCanvasSVG(figure).print_svg(text, metadata={"Date": None, "Creator": None})
     svg = text.getvalue()
     svg = svg[svg.index("<svg") :]

@@ -9,8 +9,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from vla_edge_ros.engine.interface import STAGES
 from vla_edge_ros.evaluation.plot_style import COLOUR, RC_PARAMS, to_svg
-from vla_edge_ros.evaluation.summary import STAGES, ordered_decisions
+from vla_edge_ros.evaluation.summary import LATENCIES, ordered_decisions
+from vla_edge_ros.figures import percentiles
 
 _WIDTH_IN = 10.0
 _MAX_BARS = 600
@@ -36,7 +38,7 @@ def latency_plot(run: dict) -> str:
     with matplotlib.rc_context(RC_PARAMS):
         figure, (axes,) = _over_time(3.0, top_in=0.35)
         pass_ms = _column(run, "pass_ms")
-        stages = {stage: np.nan_to_num(_column(run, f"{stage}_ms")) for stage in STAGES[:-1]}
+        stages = {stage: np.nan_to_num(_column(run, f"{stage}_ms")) for stage in STAGES}
         slowest = _slowest_of_each_stretch(pass_ms)
         middle_s = t[slowest] + _period_s(run) / 2
         stages = {stage: values[slowest] for stage, values in stages.items()}
@@ -97,7 +99,7 @@ def memory_plot(run: dict) -> str:
         at_s, held = t[corners], retained[corners]
         upper.fill_between(at_s, held, step="post", color=COLOUR["accent"], alpha=0.18, lw=0)
         upper.step(at_s, held, where="post", color=COLOUR["accent"], lw=1.6)
-        upper.set_ylim(0, 1.15 * max(1.0, np.nanmax(retained, initial=1.0)))
+        upper.set_ylim(0, 1.15 * np.nan_to_num(retained).max(initial=1.0))
         seconds = np.floor(t).astype(int) if len(t) else np.zeros(0, int)
         per_second = np.bincount(seconds, weights=evicted) if len(seconds) else np.zeros(1)
         bars = np.arange(len(per_second))
@@ -114,7 +116,7 @@ def histogram_plot(run: dict) -> str:
     """How often each stage took how long; p50 and p99 marked."""
     with matplotlib.rc_context(RC_PARAMS | {"axes.grid": False}):
         figure = Figure(figsize=(_WIDTH_IN, 1.9), layout="constrained")
-        for axes, stage in zip(figure.subplots(1, len(STAGES)), STAGES, strict=True):
+        for axes, stage in zip(figure.subplots(1, len(LATENCIES)), LATENCIES, strict=True):
             values = _column(run, f"{stage}_ms")
             values = values[np.isfinite(values)]
             axes.set_title(stage, fontsize=10, loc="left", color=COLOUR["ink"])
@@ -125,16 +127,17 @@ def histogram_plot(run: dict) -> str:
                 axes.set_xticks([])
                 _say(axes, "none")
                 continue
-            ranked = np.sort(values)
-            p50, p99 = (ranked[max(0, math.ceil(q * len(ranked)) - 1)] for q in (0.5, 0.99))
-            low, high = float(ranked[0]), float(max(ranked[-1], ranked[0] + 1e-3))
+            figures = percentiles(values)
+            low, high = float(values.min()), float(max(values.max(), values.min() + 1e-3))
             counts, edges = np.histogram(values, bins=36, range=(low, high))
             axes.stairs(counts, edges, fill=True, color=COLOUR[stage], alpha=0.85)
             axes.set_ylim(0, 1.3 * counts.max())
             axes.xaxis.set_major_locator(MaxNLocator(3))
-            for value, label, alignment in ((p50, "p50", "left"), (p99, "p99", "right")):
-                axes.axvline(value, color=COLOUR["ink"], lw=0.8, ls=":")
-                axes.text(value, 1.28 * counts.max(), f" {label} ", ha=alignment, va="top", fontsize=7.5)
+            # On two lines, since the two values may be close together.
+            for label, alignment, height in (("p50", "left", 1.28), ("p99", "right", 1.14)):
+                top = height * counts.max()
+                axes.axvline(figures[label], color=COLOUR["ink"], lw=0.8, ls=":")
+                axes.text(figures[label], top, f" {label} ", ha=alignment, va="top", fontsize=7.5)
         return to_svg(figure, "histogram")
 
 
@@ -168,11 +171,11 @@ def _draw_stages(axes: Axes, t: np.ndarray, stages: dict[str, np.ndarray], pass_
     if axes.lines:
         n_shown = len(axes.lines)
         legend = axes.legend(
-            ncols=n_shown, loc="lower left", bbox_to_anchor=(0, 1), frameon=False, borderaxespad=0.2
+            ncol=n_shown, loc="lower left", bbox_to_anchor=(0, 1), frameon=False, borderaxespad=0.2
         )
         for line in legend.get_lines():
             line.set_linewidth(6)
-    return float(np.nanmax(np.maximum(bottom, np.nan_to_num(pass_ms)), initial=0.0))
+    return float(np.maximum(bottom, np.nan_to_num(pass_ms)).max(initial=0.0))
 
 
 def _slowest_of_each_stretch(pass_ms: np.ndarray) -> np.ndarray:

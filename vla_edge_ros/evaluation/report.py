@@ -10,6 +10,7 @@ from vla_edge_ros.evaluation.report_style import STYLE
 from vla_edge_ros.evaluation.summary import Section, sorted_stages, summary
 from vla_edge_ros.figures import NOTHING, in_words
 
+_REPLAYED = {True: "the same again", False: "not the same"}
 _BOX_NOTE = {True: "this run", False: "replayed over the same recording"}
 
 
@@ -31,10 +32,15 @@ def report(run: dict, film_strips: dict[str, list[FilmFrame]]) -> str:
         f'<div class="cards">{"".join(_cards(run))}</div>',
         "<h2>Latency against the deadline</h2>",
         _figure(
-            latency_plot(run), "A bar is a pass stacked by stage: in long runs, the slowest of its stretch."
+            latency_plot(run),
+            "A bar is a pass, from one frame to one action, stacked by stage; in long runs, the slowest of a"
+            " stretch.",
         ),
         "<h2>Decisions</h2>",
-        _figure(decision_plot(run), "Every tick ends with exactly one decision."),
+        _figure(
+            decision_plot(run),
+            "Every tick ends with exactly one decision, one of those in docs/decisions.md.",
+        ),
         "<h2>What the robot still remembers</h2>",
         '<p class="quiet">The frames left in memory at the end, by eviction policy. Marks on the axis are'
         " remembered frames; what lies between them was evicted.</p>",
@@ -61,6 +67,7 @@ def _facts(run: dict) -> str:
     facts += [("engine", engine.get("backend")), ("model", engine.get("model"))]
     machine = run.get("machine") or {}
     facts += [("on", machine.get("processor"))]
+    facts += [("replayed at its own times:", _REPLAYED.get(run.get("replay_is_equal")))]
     return " · ".join(f"{name} {html.escape(str(value))}" for name, value in facts if value)
 
 
@@ -146,7 +153,12 @@ def _footer(run: dict) -> str:
     for name in ("bag", "engine", "machine", "parameters"):
         value = run.get(name)
         if isinstance(value, dict):
-            value = ", ".join(f"{key} {item}" for key, item in value.items())
+            value = ", ".join(f"{key} {_or_quotes(item)}" for key, item in value.items())
         if value:
             lines.append(f"{name}: {html.escape(str(value))}")
     return "<br>".join(lines)
+
+
+def _or_quotes(value: object) -> object:
+    """The value; what is empty would not be seen."""
+    return '""' if value == "" else value

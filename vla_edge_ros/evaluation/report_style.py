@@ -48,7 +48,7 @@ svg text { font-family: inherit !important; fill: var(--muted); }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 th, td { padding: 5px 0; border-bottom: 1px solid var(--line); text-align: left; vertical-align: top; }
 th { font-weight: 400; color: var(--muted); padding-right: 20px; }
-td { text-align: right; overflow-wrap: anywhere; }
+td { text-align: right; white-space: nowrap; }
 .latency th, .latency td { text-align: right; padding: 5px 0 5px 14px; }
 .latency th:first-child { text-align: left; padding-left: 0; }
 .tables { display: grid; grid-template-columns: repeat(auto-fit, minmax(300px, 1fr)); gap: 12px;

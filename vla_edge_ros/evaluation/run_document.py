@@ -9,10 +9,10 @@ from importlib.metadata import version
 from vla_edge_ros import __version__
 from vla_edge_ros.control.decision import Decision
 from vla_edge_ros.control.settings import Parameters
+from vla_edge_ros.engine.interface import STAGES
 from vla_edge_ros.figures import percentiles
 
 OUTCOME = ("decisions", "actions", "journal")
-STAGES = ("copy", "vision", "prefill", "decode")
 
 
 def row(record: dict) -> dict:

@@ -7,10 +7,12 @@ from rich.table import Table
 from rich.text import Text
 
 from vla_edge_ros.control.decision import Decision
+from vla_edge_ros.engine.interface import STAGES
 from vla_edge_ros.errors import printable
 from vla_edge_ros.figures import NOTHING, in_words
 
-STAGES = ("copy", "vision", "prefill", "decode", "pass")
+LATENCIES = (*STAGES, "pass")
+"""What a run has latencies of: each stage of a pass, and the whole."""
 
 
 class Section(NamedTuple):
@@ -42,18 +44,17 @@ def summary_table(run: dict) -> Table:
     table.add_column(no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
     for section in summary(run):
-        table.add_section()
         table.add_row(Text(section.title, style="dim"), "")
-        for label, value in section.rows:
-            table.add_row(Text(label), Text(value))
+        for number, (label, value) in enumerate(section.rows, 1):
+            table.add_row(Text(label), Text(value), end_section=number == len(section.rows))
     return table
 
 
 def sorted_stages(run: dict) -> list[tuple[str, dict]]:
     """The stages of a pass in the order in which they happen, then any other."""
     latency = run.get("latency_ms") or {}
-    rank = {stage: index for index, stage in enumerate(STAGES)}
-    stages = sorted(latency.items(), key=lambda item: (rank.get(item[0], len(STAGES)), str(item[0])))
+    rank = {stage: index for index, stage in enumerate(LATENCIES)}
+    stages = sorted(latency.items(), key=lambda item: (rank.get(item[0], len(LATENCIES)), str(item[0])))
     return [(str(stage), figures or {}) for stage, figures in stages]
 
 
@@ -71,6 +72,7 @@ def _tick_rows(run: dict) -> list[tuple[str, str]]:
     rows = [
         ("frames received", in_words(run.get("frames"))),
         ("frames overtaken by newer ones", in_words(run.get("frames_skipped"))),
+        *([("frames refused", in_words(run["frames_refused"]))] if "frames_refused" in run else []),
         ("ticks", in_words(run.get("ticks"))),
         ("ticks skipped", in_words(run.get("skipped_ticks"))),
         ("fresh actions", in_words(run.get("fresh"))),

@@ -14,7 +14,7 @@ from itertools import islice
 from vla_edge_ros.control import settings
 from vla_edge_ros.control.admission import AdmissionConfig
 from vla_edge_ros.control.clock import VirtualClock
-from vla_edge_ros.control.events import ClockJump, ControlConfig, Enable, Instruction, ResetMemory, Retune
+from vla_edge_ros.control.events import ClockJump, ControlConfig, Enable, ResetMemory, Retune
 from vla_edge_ros.control.record import TickRecord, WorkTimes
 from vla_edge_ros.control.tick_thread import run_ticks
 from vla_edge_ros.engine.factory import make_engine
@@ -211,7 +211,6 @@ class _Rig:
             self._frames, settings.resizer(parameters), settings.stamp_watch(parameters), topic
         )
         self._prompter = settings.Prompter(parameters)
-        self._text: str | None = None
         self._ordinals: dict[int, int] = {}
 
     def __enter__(self) -> "_Rig":
@@ -247,10 +246,9 @@ class _Rig:
 
     def instruct(self, text: str) -> None:
         """An instruction arrives now; an equal text changes nothing."""
-        if text != self._text:
-            tokens = self._prompter.tokens(text)
-            self._text = text
-            self.controller.post(Instruction(text, tokens))
+        instruction = self._prompter.changed_to(text)
+        if instruction is not None:
+            self.controller.post(instruction)
 
     def hear(self, text: str) -> None:
         """An instruction of the recording arrives now."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from vla_edge_ros.memory.policies import Policy
+from vla_edge_ros.memory.policies import EvictionPolicy
 from vla_edge_ros.memory.similarity import NeighbourSimilarity
 from vla_edge_ros.memory.slots import FRAME_TOKENS, MAX_ACTION_TOKENS, MemoryTooSmall, SlotPool
 from vla_edge_ros.perception.frame import FrameMeta
@@ -55,7 +55,9 @@ class FrameMemory:
     Raises MemoryTooSmall when not even one frame fits without a prompt.
     """
 
-    def __init__(self, n_slots: int, action_tokens: int, policy: Policy, embedding_size: int | None = None):
+    def __init__(
+        self, n_slots: int, action_tokens: int, policy: EvictionPolicy, embedding_size: int | None = None
+    ):
         if not 1 <= action_tokens <= MAX_ACTION_TOKENS:
             raise ValueError(
                 f"action_tokens is {action_tokens}; a pass decodes 1 to {MAX_ACTION_TOKENS} tokens"

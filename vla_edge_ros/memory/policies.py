@@ -6,7 +6,7 @@ where a single frame is retained and its room is needed does that one go.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
@@ -17,7 +17,7 @@ class Victim(NamedTuple):
     reason: str
 
 
-class Policy(Protocol):
+class EvictionPolicy(Protocol):
     name: str
 
     def choose_victim(self, n_frames: int, cosines: np.ndarray, is_full: bool) -> Victim | None:
@@ -32,7 +32,7 @@ class Policy(Protocol):
 class Fifo:
     """While free slots are fewer than needed, the oldest frame goes."""
 
-    name: str = "fifo"
+    name: ClassVar[str] = "fifo"
 
     def choose_victim(self, n_frames: int, cosines: np.ndarray, is_full: bool) -> Victim | None:
         return Victim(0, "oldest, no free block") if is_full and n_frames else None
@@ -43,7 +43,7 @@ class SlidingWindow:
     """The oldest frame goes while `window_frames` are retained, and, like fifo, where slots run out first."""
 
     window_frames: int
-    name: str = "sliding_window"
+    name: ClassVar[str] = "sliding_window"
 
     def __post_init__(self):
         if self.window_frames < 1:
@@ -67,7 +67,7 @@ class Semantic:
     them (`TIE`).
     """
 
-    name: str = "semantic"
+    name: ClassVar[str] = "semantic"
 
     def choose_victim(self, n_frames: int, cosines: np.ndarray, is_full: bool) -> Victim | None:
         if not is_full or not n_frames:
@@ -81,7 +81,7 @@ class Semantic:
 POLICIES = ("fifo", "sliding_window", "semantic")
 
 
-def make_policy(name: str, window_frames: int = 1) -> Policy:
+def make_policy(name: str, window_frames: int = 1) -> EvictionPolicy:
     """The eviction policy called `name`; `window_frames` is used by sliding_window alone.
 
     Raises ValueError for an unknown name, with the known ones, and for a window below one frame.

@@ -34,10 +34,10 @@ from vla_edge_ros.control import settings
 from vla_edge_ros.control.bare_loop import BareLoop
 from vla_edge_ros.control.clock import SteadyClock
 from vla_edge_ros.control.decision import Decision
-from vla_edge_ros.control.events import ClockJump, Enable, Event, Instruction, ResetMemory
+from vla_edge_ros.control.events import ClockJump, Enable, Event, ResetMemory
 from vla_edge_ros.control.realtime import (
     apply_realtime,
-    fifo_priority,
+    priority_above_others,
     set_fifo_priority,
     settle_memory,
     step_above_others,
@@ -157,13 +157,12 @@ class EdgeNode(LifecycleNode):
             begin = {"at_ns": begin_ns, "frame": self._controller.last_used_frame}
             self._recorder.put({"begin": begin})
         if values["control.bare_loop"]:
-            times = schedule.times(0)
             self._bare_loop = BareLoop(
                 schedule.origin_ns,
                 schedule.period_ns,
-                times.cutoff_ns - times.start_ns,
-                times.effect_ns - times.start_ns,
-                fifo_priority() and fifo_priority() + 1,
+                schedule.deadline_ns - schedule.margin_ns,
+                schedule.deadline_ns,
+                priority_above_others(),
             )
         self._tick_thread = TickThread(
             self._controller,
@@ -190,7 +189,9 @@ class EdgeNode(LifecycleNode):
             )
         )
         info = self._engine.configure()
-        self.get_logger().info(f"engine {info.backend}, plan {info.plan_id}, {settings.account(info)}")
+        self.get_logger().info(
+            f"engine {info.backend}, plan {info.plan_id}, {settings.describe_account(info)}"
+        )
         for note in info.notes:
             self.get_logger().info(note)
         self._supervisor = self._keep(
@@ -202,7 +203,6 @@ class EdgeNode(LifecycleNode):
         for warning in self._controller.planner.warnings:
             self.get_logger().warning(warning)
         self._prompter = settings.Prompter(values)
-        self._text: str | None = None
         self._refused_text: str | None = None
         self._instruct(values["instruction.initial"])
 
@@ -299,11 +299,9 @@ class EdgeNode(LifecycleNode):
 
     def _instruct(self, text: str) -> None:
         """Have a new instruction take effect at the next tick; an equal text changes nothing."""
-        if text == self._text:
-            return
-        tokens = self._prompter.tokens(text)
-        self._text = text
-        self._post(Instruction(text, tokens))
+        instruction = self._prompter.changed_to(text)
+        if instruction is not None:
+            self._post(instruction)
 
     def _on_joint_states(self, message: JointState) -> None:
         refusal = self._controller.planner.observe_joints(
@@ -313,11 +311,11 @@ class EdgeNode(LifecycleNode):
             self.get_logger().warning(refusal, throttle_duration_sec=5.0)
 
     def _on_enable(self, request: SetBool.Request, response: SetBool.Response) -> SetBool.Response:
-        response.message = self._why_not_enabled() if request.data else ""
-        response.success = not response.message
-        if response.success:
+        refusal = self._why_not_enabled() if request.data else ""
+        if not refusal:
             self._post(Enable(request.data))
-            response.message = f"{'enabled' if request.data else 'disabled'} from the next tick on"
+        response.success = not refusal
+        response.message = refusal or f"{'enabled' if request.data else 'disabled'} from the next tick on"
         return response
 
     def _why_not_enabled(self) -> str:
@@ -326,7 +324,7 @@ class EdgeNode(LifecycleNode):
         last = self._controller.last_record
         if last is not None and last.decision is Decision.FAULT:
             return f"not enabled: {last.reason}"
-        not_ready = self._controller.planner.is_ready(time.monotonic_ns())
+        not_ready = self._controller.planner.why_not_ready(time.monotonic_ns())
         return f"not enabled: {not_ready}" if not_ready is not None else ""
 
     def _on_reset_memory(self, _: Trigger.Request, response: Trigger.Response) -> Trigger.Response:

@@ -26,7 +26,7 @@ from vla_edge_ros.evaluation.bags import TopicInfo
 from vla_edge_ros.evaluation.playback import read_stamps_line
 from vla_edge_ros.evaluation.recorded_run import RecordedRun
 from vla_edge_ros.nodes.parameters import to_ros
-from vla_edge_ros.share import use_large_image_profile
+from vla_edge_ros.share import large_image_variables
 
 CONFIGURE_TIMEOUT_S = 600.0
 START_TIMEOUT_S = 20.0
@@ -198,7 +198,7 @@ class LiveRun:
 
 def run_live(live: LiveRun, console: Console) -> RecordedRun:
     """What the node recorded of its ticks 0 to n_ticks - 1. Raises UserError with what went wrong."""
-    use_large_image_profile(os.environ)
+    os.environ.update(large_image_variables(os.environ))
     image_topic = "image/compressed" if live.topic.is_compressed else "image"
     rclpy.init()
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as cleanup:

@@ -6,7 +6,7 @@ from rclpy.serialization import deserialize_message, serialize_message
 from std_msgs.msg import Float64MultiArray
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
-from vla_edge_ros.actions.planner import GroupCommand, GroupTrajectory
+from vla_edge_ros.actions.messages import GroupCommand, GroupTrajectory
 from vla_edge_ros.control.decision import Decision
 from vla_edge_ros.control.record import TickRecord
 from vla_edge_ros.engine.interface import STAGES
@@ -51,20 +51,19 @@ class TickMessage:
         self.message.level = _LEVELS[record.decision]
         self.message.message = str(record.decision)
         own = record.own_pass
-        stages = own.stages if own is not None else None
         self._set("tick", record.tick)
         self._set("decision", record.decision)
         self._set("reason", record.reason)
         self._set("is_enabled", record.is_enabled)
         self._set("effect_stamp_ns", record.effect_stamp_ns)
-        self._set("start_error_ms", _ms(record.started_ns - record.scheduled_ns))
+        self._set("start_error_ms", _ms(record.start_error_ns))
         self._set("frame_index", record.frame_index)
         self._set("frame_stamp_ns", record.frame_stamp_ns)
         self._set("frame_age_ms", _ms(record.frame_age_ns))
         self._set("predicted_ms", _ms(record.predicted_ns))
-        self._set("pass_ms", _ms(None if own is None else own.finished_ns - own.submitted_ns))
+        self._set("pass_ms", _ms(own and own.total_ns))
         for stage in STAGES:
-            self._set(f"{stage}_ms", _ms(None if stages is None else getattr(stages, f"{stage}_ns")))
+            self._set(f"{stage}_ms", _ms(own and getattr(own.stages, f"{stage}_ns")))
         self._set("retained_frames", record.retained_frames)
         self._set("evicted", " ".join(str(line["frame"]) for line in record.journal))
         self._set("hold_ms", _ms(record.hold_ns))
@@ -94,13 +93,13 @@ def telemetry(record: TickRecord) -> dict[str, float]:
 
     return {
         "is_fresh": float(record.decision.is_fresh),
-        "is_miss": float(record.submitted_work is not None and record.decision is not Decision.FRESH),
+        "is_miss": float(record.is_miss),
         "is_late": float(record.is_late),
-        "start_error_ms": ms(record.started_ns - record.scheduled_ns),
+        "start_error_ms": ms(record.start_error_ns),
         "publish_ms": ms(record.published_ns - record.scheduled_ns),
         "frame_age_ms": ms(record.frame_age_ns),
         "predicted_ms": ms(record.predicted_ns),
-        "pass_ms": ms(None if own is None else own.finished_ns - own.submitted_ns),
+        "pass_ms": ms(own and own.total_ns),
         **{f"{stage}_ms": ms(own and getattr(own.stages, f"{stage}_ns")) for stage in STAGES},
         "hold_ms": ms(record.hold_ns),
         "retained_frames": float(record.retained_frames),

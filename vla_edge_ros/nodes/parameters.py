@@ -15,6 +15,7 @@ from vla_edge_ros.parameters import (
     NODE,
     Parameter,
     ParameterRefused,
+    defaults,
     unknown_name,
     validate,
     validate_all,
@@ -37,28 +38,26 @@ def declare(node: Node, table: tuple[Parameter, ...] = NODE) -> dict[str, Value]
     Ranges are added once the value is known to be in them: where ROS finds one that is not, it raises.
     """
     values = {}
-    defaults = to_ros({parameter.name: parameter.default for parameter in table})
+    fallbacks = to_ros(defaults(table))
     any_type = ParameterDescriptor(dynamic_typing=True)
     for parameter in table:
-        declared = node.declare_parameter(parameter.name, defaults[parameter.name], any_type)
+        declared = node.declare_parameter(parameter.name, fallbacks[parameter.name], any_type)
         values[parameter.name] = validate(parameter.name, declared.value, table)
         node.set_descriptor(parameter.name, _descriptor(parameter))
     return values
 
 
-def unknown(node: Node, table: tuple[Parameter, ...] = NODE) -> list[str]:
-    """One line for each given parameter that looks like one of `table` and is none.
+def unknown(node: Node) -> list[str]:
+    """One line for each given parameter that looks like one of the edge node's and is none.
 
     ROS ignores what no node declares, so that a misspelt limit would leave its default in force in silence. A
     file for `/**` may hold other nodes' parameters: only names of our groups (`camera.`) count.
     """
-    groups = {parameter.name.split(".")[0] for parameter in table}
+    groups = {parameter.name.split(".")[0] for parameter in NODE}
     # rclpy shows what files and command lines give nowhere else as long as it is not declared.
     given = getattr(node, "_parameter_overrides", {})
     return [
-        unknown_name(name, table)
-        for name in given
-        if name.split(".")[0] in groups and not node.has_parameter(name)
+        unknown_name(name) for name in given if name.split(".")[0] in groups and not node.has_parameter(name)
     ]
 
 

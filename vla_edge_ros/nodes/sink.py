@@ -9,8 +9,8 @@ from rclpy.node import Node
 from std_msgs.msg import Float64, Float64MultiArray
 from trajectory_msgs.msg import JointTrajectory
 
-from vla_edge_ros.actions.planner import GroupCommand, GroupTrajectory
-from vla_edge_ros.actions.policy import Group
+from vla_edge_ros.actions.messages import GroupCommand, GroupTrajectory
+from vla_edge_ros.actions.policy import Group, Interface
 from vla_edge_ros.control.record import TickRecord
 from vla_edge_ros.control.recorder import Recorder
 from vla_edge_ros.nodes.messages import TickMessage, command_message, telemetry, trajectory_message
@@ -26,7 +26,9 @@ class RosSink:
         self._node = node
         self._groups = {
             group.name: node.create_publisher(
-                JointTrajectory if group.interface == "trajectory" else Float64MultiArray, group.topic, 1
+                JointTrajectory if group.interface is Interface.TRAJECTORY else Float64MultiArray,
+                group.topic,
+                1,
             )
             for group in groups
         }

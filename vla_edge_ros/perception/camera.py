@@ -5,11 +5,11 @@ import zlib
 import cv2
 import numpy as np
 
-from vla_edge_ros.perception.decode import ImageRefused, decode
+from vla_edge_ros.perception.decode import decode
 from vla_edge_ros.perception.frame import FrameMeta
 from vla_edge_ros.perception.frame_buffer import FrameBuffer
 from vla_edge_ros.perception.message import header_stamp_ns
-from vla_edge_ros.perception.refusal import Refusal, RefusalKind
+from vla_edge_ros.perception.refusal import ImageRefused, Refusal, RefusalKind
 from vla_edge_ros.perception.resize import Resizer
 from vla_edge_ros.perception.stamps import StampVerdict, StampWatch
 

@@ -4,9 +4,6 @@ import numpy as np
 
 from vla_edge_ros.perception.compressed_image import decode_compressed
 from vla_edge_ros.perception.raw_image import decode_image
-from vla_edge_ros.perception.refusal import ImageRefused
-
-__all__ = ["ImageRefused", "decode", "decode_compressed", "decode_image"]
 
 
 def decode(message, topic: str, out: np.ndarray | None = None) -> np.ndarray:
