@@ -134,6 +134,13 @@ def test_a_refusal_says_what_was_found_and_what_is_allowed():
     assert len(refusal("memory.policy", "x\n" * 5000)) < 200
 
 
+def test_a_structure_that_is_small_in_memory_and_endless_as_text_is_refused_at_once():
+    value = "x"
+    for _ in range(60):
+        value = [value] * 10
+    assert len(refusal("memory.slots", value)) < 200
+
+
 def test_an_unknown_name_is_refused_with_the_nearest_known_one():
     assert "did you mean control.deadline_ms?" in refusal("control.dedline_ms", 30.0)
     with pytest.raises(ParameterRefused, match=r"camera\.compressed: there is no parameter"):

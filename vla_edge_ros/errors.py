@@ -12,8 +12,13 @@ class UserError(Exception):
     """
 
     def __init__(self, message: str) -> None:
-        line = printable(" ".join(part.strip() for part in message.splitlines()))
-        super().__init__(line if len(line) <= _LONGEST else line[: _LONGEST - 3] + "...")
+        super().__init__(one_line(message))
+
+
+def one_line(text: str) -> str:
+    """`text` on one line of at most 1000 characters that can all be printed."""
+    line = printable(" ".join(part.strip() for part in text.splitlines()))
+    return line if len(line) <= _LONGEST else line[: _LONGEST - 3] + "..."
 
 
 def printable(text: str) -> str:

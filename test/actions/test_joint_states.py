@@ -49,6 +49,12 @@ def test_a_message_not_to_be_relied_on_is_refused_and_counted(joints, names, pos
     assert np.array_equal(joints.latest.positions, np.ones(6))
 
 
+def test_a_refusal_is_a_line_of_bounded_length_whatever_the_names(joints):
+    refusal = joints.observe([f"\x1b[31m{i}\n" for i in range(10_000)], [0] * 10_000, [], 7)
+    assert refusal.isprintable()
+    assert len(refusal) <= 1000
+
+
 def test_unused_velocities_may_be_anything(joints):
     assert joints.observe(WANTED, [0] * 6, [float("nan")] * 6, 0) is None
 

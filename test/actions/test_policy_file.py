@@ -146,6 +146,12 @@ def test_a_policy_is_read_with_its_statistics(load):
         ("name: [", "cannot be parsed"),
         ("name: !!python/object:os.system {}", "cannot be parsed"),
         ("name: 2024-13-01\n", "cannot be parsed"),
+        ("name: !!timestamp x\n", "cannot be parsed"),
+        ("name: " + "[" * 5000, "cannot be parsed"),
+        (
+            changed("dimensions", 0, "max_acceleration", 1e-300),
+            "(pan): max_acceleration 1e-300 takes over 60 s to stop from max_velocity",
+        ),
         ("{}", "has no action_period_ms, dimensions, groups, name, statistics"),
     ],
 )
@@ -153,6 +159,12 @@ def test_a_bad_policy_is_refused_in_one_line(load, content, said):
     message = refusal(load, content)
     assert said in message
     assert ".yaml" in message or ".json" in message
+
+
+def test_a_device_is_not_read_to_its_end(load):
+    assert "/dev/zero: cannot be read: Not a regular file" in refusal(
+        load, changed("statistics", "/dev/zero")
+    )
 
 
 @pytest.mark.parametrize("kind", ["velocity", "ee_delta"])

@@ -1,4 +1,5 @@
 import json
+import os
 
 import pytest
 
@@ -162,6 +163,10 @@ def test_rope_of_another_type_is_refused_by_name(fields, message):
         ({"hidden_size": 64.0}, "hidden_size is 64.0"),
         ({"hidden_size": True}, "hidden_size is True"),
         ({"num_hidden_layers": 0}, "num_hidden_layers is 0"),
+        (
+            {"num_hidden_layers": 10**30},
+            "num_hidden_layers is 10{30}: wanted at most",
+        ),
         ({"num_attention_heads": -4}, "num_attention_heads is -4"),
         ({"vocab_size": 512}, "vocab_size 512 is too small"),
         ({"rms_norm_eps": 0}, "rms_norm_eps is 0"),
@@ -182,7 +187,7 @@ def test_a_field_that_is_missing_or_wrong_is_named(fields, message):
         parse_config(qwen2(**fields))
 
 
-@pytest.mark.parametrize("text", ["", "{", "[1, 2]", "null", '"qwen2"', "\ufeff{}"])
+@pytest.mark.parametrize("text", ["", "{", "[1, 2]", "null", '"qwen2"', "\ufeff{}", "[" * 100_000])
 def test_a_file_that_is_no_json_object_is_refused_by_name(tmp_path, text):
     path = tmp_path / "config.json"
     path.write_text(text, encoding="utf-8")
@@ -194,6 +199,13 @@ def test_bytes_that_are_no_text_are_refused_by_name(tmp_path):
     path = tmp_path / "config.json"
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ModelRefused, match=str(path)):
+        load_config(path)
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path):
+    path = tmp_path / "config.json"
+    os.mkfifo(path)
+    with pytest.raises(ModelRefused, match="Not a regular file"):
         load_config(path)
 
 

@@ -24,6 +24,21 @@ TEXTS = [
 ]
 
 
+def write_config(folder: Path) -> None:
+    fields = {
+        "model_type": "qwen2",
+        "vocab_size": 600,
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "rope_theta": 1e6,
+        "rms_norm_eps": 1e-6,
+    }
+    (folder / "config.json").write_text(json.dumps(fields))
+
+
 @pytest.fixture
 def qwen(shared) -> Path:
     return shared / "policies/qwen2_5_0_5b_instruct"
@@ -88,6 +103,25 @@ def test_a_huge_instruction_is_refused_before_it_is_tokenised():
     tokenizer._encoder = NeverAsked()
     with pytest.raises(InstructionRefused, match="has 100000 bytes; at most 65536"):
         tokenizer.make_prompt_tokens("x" * 100_000)
+
+
+def test_a_text_that_the_vocabulary_does_not_cover_is_refused_and_does_not_raise(tmp_path):
+    fields = {"type": "WordLevel", "vocab": {"go": 0}, "unk_token": "[UNK]"}
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"version": "1.0", "model": fields}))
+    write_config(tmp_path)
+    tokenizer = load_tokenizer(str(tmp_path), 10)
+    assert tokenizer.make_prompt_tokens("go").tolist() == [0]
+    with pytest.raises(InstructionRefused, match=r"the instruction cannot be tokenised: .*UNK"):
+        tokenizer.make_prompt_tokens("stop")
+
+
+def test_a_tokenizer_that_the_library_panics_at_is_refused(tmp_path, capfd):
+    normalizer = {"type": "Precompiled", "precompiled_charsmap": "AAAA"}
+    fields = {"version": "1.0", "normalizer": normalizer, "model": {"type": "BPE", "vocab": {}, "merges": []}}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(fields))
+    write_config(tmp_path)
+    with pytest.raises(ModelRefused, match=r"cannot be read: .*precompiled_charsmap"):
+        load_tokenizer(str(tmp_path), 10)
 
 
 def test_an_unknown_model_is_refused():

@@ -123,6 +123,15 @@ def test_parts_of_a_split_recording_follow_one_another(tmp_path):
     assert bag.pick_image_topic() == (TOPIC, IMAGE, 11, False)
 
 
+@pytest.mark.parametrize(
+    "text", ["", "\0", "- a", "a: *b", "x: !!timestamp y", "[" * 5000, "rosbag2_bagfile_information: []"]
+)
+def test_metadata_that_says_nothing_of_use_is_passed_over(tmp_path, text):
+    folder = write_rosbag2(tmp_path / "bag")
+    (folder / "metadata.yaml").write_text(text)
+    assert len(read(folder)[0]) == 12
+
+
 def test_metadata_that_names_a_missing_part_is_refused(tmp_path):
     folder = write_rosbag2(tmp_path / "bag")
     metadata = folder / "metadata.yaml"

@@ -103,4 +103,4 @@ def test_a_document_without_most_of_it_is_drawn_as_far_as_it_goes(replayed, tmp_
 
 def test_a_device_is_not_read_to_its_end(capsys, tmp_path):
     assert main(["report", "/dev/zero", "--out", str(tmp_path / "page.html")]) == 2
-    assert "/dev/zero: not a regular file" in capsys.readouterr().err
+    assert "/dev/zero: Not a regular file" in capsys.readouterr().err

@@ -77,6 +77,16 @@ def test_a_foreign_stamp_is_passed_on_unchanged_while_age_counts_from_receipt(ca
     assert newest(buffer)[0] == FrameMeta(1, 8_000_000_000, capture_ns=RECEIPT, receipt_ns=RECEIPT)
 
 
+def test_a_refusal_is_a_line_of_bounded_length_whatever_the_message_says(camera):
+    for message in (
+        image("\x1b[31m" + "x" * 100_000, 2, 2, bytes(12)),
+        compressed(b"no picture", "y\r\n" * 100_000),
+    ):
+        reason = camera.on_image(message, RECEIPT, STAMP).reason
+        assert reason.isprintable()
+        assert len(reason) <= 1000
+
+
 def test_after_a_refused_message_the_next_good_one_is_used(camera, buffer):
     refusal = camera.on_image(image("rgb8", 480, 640, bytes(480 * 1280), step=1280), RECEIPT, STAMP)
     assert isinstance(refusal, Refusal)

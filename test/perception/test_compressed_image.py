@@ -149,6 +149,18 @@ def test_a_png_cut_short_is_refused(kept):
     assert refusal(png(PICTURE)[:kept]).kind is RefusalKind.TRUNCATED
 
 
+def test_a_png_with_a_damaged_length_is_refused_before_a_decoder_believes_it(monkeypatch):
+    monkeypatch.setattr(cv2, "imdecode", None)
+    whole = png_file(2, 1, 8, 3, [bytes([1, 0])], png_chunk(b"PLTE", bytes(6)))
+    for kind in (b"IHDR", b"PLTE", b"IDAT", b"IEND"):
+        data = bytearray(whole)
+        start = data.index(kind) - 4
+        data[start : start + 4] = struct.pack(">I", 2_000_000_000)
+        refused = refusal(bytes(data))
+        assert refused.kind is RefusalKind.TRUNCATED
+        assert "wanted whole chunks" in str(refused)
+
+
 def test_a_png_damaged_inside_is_refused():
     data = bytearray(png(PICTURE))
     data[len(data) // 2] ^= 0xFF

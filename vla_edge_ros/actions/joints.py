@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from vla_edge_ros.errors import one_line
+
 
 @dataclass(frozen=True, slots=True)
 class MeasuredJoints:
@@ -38,7 +40,7 @@ class JointStates:
         reason = self._refusal(names, positions, velocities)
         if reason is not None:
             self.refused += 1
-            return f"joint_states refused: {reason}"
+            return one_line(f"joint_states refused: {reason}")
         at = {name: i for i, name in enumerate(names)}
         measured = np.array([positions[at[name]] for name in self._wanted], dtype=float)
         self.latest = MeasuredJoints(measured, receipt_ns)

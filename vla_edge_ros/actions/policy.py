@@ -41,6 +41,9 @@ from vla_edge_ros.actions.statistics import Statistics, load_statistics
 MAX_DIMENSIONS = 8
 """A pass decodes at most 8 tokens, one an action dimension."""
 
+LONGEST_BRAKING_S = 60
+"""A dimension that needs longer to stop has a wrong unit."""
+
 _POLICY_KEYS = {"name", "statistics", "dataset", "action_period_ms", "dimensions", "groups"}
 _DIMENSION_KEYS = {"name", "kind", "min", "max", "max_velocity", "max_acceleration"}
 _GROUP_KEYS = {"name", "interface", "topic", "joints"}
@@ -186,6 +189,11 @@ def _dimension(value: object, where: str) -> Dimension:
     acceleration = None
     if "max_acceleration" in entry:
         acceleration = positive(entry["max_acceleration"], f"{where}: max_acceleration")
+        if velocity > LONGEST_BRAKING_S * acceleration:
+            raise PolicyError(
+                f"{where}: max_acceleration {acceleration:g} takes over {LONGEST_BRAKING_S} s to stop from "
+                f"max_velocity {velocity:g}, wanted less"
+            )
     return Dimension(name, kind, low, high, velocity, acceleration)
 
 

@@ -4,9 +4,10 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
-import yaml
-
 from vla_edge_ros.errors import UserError
+from vla_edge_ros.input import read_text
+
+MAX_FILE_BYTES = 16_000_000
 
 
 class PolicyError(UserError):
@@ -16,10 +17,11 @@ class PolicyError(UserError):
 def read_mapping(path: Path, parse: Callable[[str], object]) -> dict:
     """The mapping at the top of a file; `parse` is the format's (`json.loads`, `yaml.safe_load`)."""
     try:
-        content = parse(path.read_text(encoding="utf-8"))
+        content = parse(read_text(path, MAX_FILE_BYTES))
     except OSError as error:
         raise PolicyError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except (ValueError, RecursionError, yaml.YAMLError) as error:
+    # What PyYAML raises for a tag that does not fit its value is not only YAMLError.
+    except Exception as error:
         raise PolicyError(f"{path}: cannot be parsed: {' '.join(str(error).split())}") from error
     return mapping(content, str(path))
 

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from vla_edge_ros.engine.model_config import ModelRefused
+from vla_edge_ros.engine.model_config import MAX_FILE_BYTES, ModelRefused
+from vla_edge_ros.input import read_text
 
 _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
@@ -125,8 +126,8 @@ def _files(directory: Path) -> dict[Path, list[str] | None]:
         )
         raise ModelRefused(f"{directory} has neither {_SINGLE} nor {_INDEX}{instead}")
     try:
-        shards = json.loads(index_path.read_text(encoding="utf-8"))["weight_map"].items()
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        shards = json.loads(read_text(index_path, MAX_FILE_BYTES))["weight_map"].items()
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ModelRefused(f"{index_path} is no index of shards: {error!r}") from None
     files: dict[Path, list[str] | None] = {}
     for name, shard in shards:
@@ -163,6 +164,8 @@ def _read_json(path: Path) -> tuple[dict, int, int]:
     """A file's header without its metadata, where the data begins, and the file's size, both in bytes."""
     try:
         size = path.stat().st_size
+        if not path.is_file() and not path.is_dir():
+            raise ModelRefused(f"{path} is no safetensors file: it is not a regular file")
         with path.open("rb") as file:
             start = file.read(8)
             header_bytes = int.from_bytes(start, "little")

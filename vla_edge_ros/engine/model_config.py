@@ -7,9 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from vla_edge_ros.engine.interface import EngineError
+from vla_edge_ros.input import read_text
 
 ACTION_ROWS = 256
 """The last rows of a vocabulary are the actions; the row before them is the action-start token."""
+
+MAX_LAYERS = 1000
+"""Each is a dozen tensors to look for; the largest models have under 130."""
+
+MAX_FILE_BYTES = 100_000_000
+"""Of a model's JSON files; the index of a model of 1000 shards has a few megabytes."""
 
 
 class ModelRefused(EngineError):
@@ -53,10 +60,10 @@ class ModelConfig:
 def load_config(path: Path) -> ModelConfig:
     """Read and check a config.json. Raises ModelRefused with the file's name and the field at fault."""
     try:
-        fields = json.loads(path.read_text(encoding="utf-8"))
+        fields = json.loads(read_text(path, MAX_FILE_BYTES))
     except FileNotFoundError:
         raise ModelRefused(f"{path} is missing: a model directory has config.json and safetensors") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ModelRefused(f"{path} cannot be read as JSON: {error}") from None
     try:
         return parse_config(fields)
@@ -99,6 +106,8 @@ def parse_config(fields: Any) -> ModelConfig:
             f"{ACTION_ROWS + 1}, the action-start token and the actions"
         )
     layers = _positive_int(fields, "num_hidden_layers")
+    if layers > MAX_LAYERS:
+        raise ModelRefused(f"num_hidden_layers is {layers}: wanted at most {MAX_LAYERS}")
     _require_full_attention(fields, layers)
     return ModelConfig(
         vocab_size=vocab_size,

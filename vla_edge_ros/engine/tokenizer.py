@@ -7,9 +7,10 @@ from typing import Protocol
 import numpy as np
 
 from vla_edge_ros.engine.interface import EngineError
-from vla_edge_ros.engine.model_config import ModelConfig, ModelRefused, load_config
+from vla_edge_ros.engine.model_config import MAX_FILE_BYTES, ModelConfig, ModelRefused, load_config
 from vla_edge_ros.engine.presets import PRESETS
 from vla_edge_ros.errors import UserError
+from vla_edge_ros.input import read_text
 
 MAX_TEXT_BYTES = 65_536
 """A longer instruction is refused untokenised: its callback would be held up."""
@@ -51,9 +52,11 @@ class PromptTokenizer:
             raise InstructionRefused(
                 f"the instruction has {n_bytes} bytes; at most {MAX_TEXT_BYTES} are taken"
             )
-        tokens = self._encoder.encode(_clean(system_prompt), True) + self._encoder.encode(
-            _clean(instruction), False
-        )
+        texts = ((system_prompt, True), (instruction, False))
+        try:
+            tokens = [token for text, has in texts for token in self._encoder.encode(_clean(text), has)]
+        except Exception as error:  # the library's, for a text that its vocabulary does not cover
+            raise InstructionRefused(f"the instruction cannot be tokenised: {error}") from None
         if len(tokens) > self.max_tokens:
             raise InstructionRefused(
                 f"system prompt and instruction have {len(tokens)} tokens and at most {self.max_tokens} fit: "
@@ -99,15 +102,15 @@ def load_tokenizer(model: str, max_tokens: int) -> PromptTokenizer:
             "a model directory needs the Python package `tokenizers`, which is missing"
         ) from None
     try:
-        if (directory / "tokenizer.json").exists():
+        if (directory / "tokenizer.json").is_file():
             tokenizer = tokenizers.Tokenizer.from_file(str(directory / "tokenizer.json"))
-        elif (directory / "vocab.json").exists() and (directory / "merges.txt").exists():
+        elif (directory / "vocab.json").is_file() and (directory / "merges.txt").is_file():
             tokenizer = _qwen2_tokenizer(directory)
         else:
             raise ModelRefused(f"{directory} has neither tokenizer.json nor vocab.json and merges.txt")
-    except ModelRefused:
+    except (ModelRefused, KeyboardInterrupt):
         raise
-    except Exception as error:  # the library raises plain Exception for malformed files
+    except BaseException as error:  # a malformed file gives a plain Exception, or a panic that is none
         raise ModelRefused(f"the tokenizer in {directory} cannot be read: {error}") from None
     _require_text_rows(directory, tokenizer, config)
     return PromptTokenizer(_ByteLevelBpe(tokenizer), max_tokens)
@@ -128,7 +131,7 @@ def _qwen2_tokenizer(directory: Path):
     )
     settings = directory / "tokenizer_config.json"
     if settings.exists():
-        added = json.loads(settings.read_text(encoding="utf-8")).get("added_tokens_decoder", {})
+        added = json.loads(read_text(settings, MAX_FILE_BYTES)).get("added_tokens_decoder", {})
         for number, token in sorted((int(number), token) for number, token in added.items()):
             tokenizer.add_special_tokens([AddedToken(token["content"], normalized=False, special=True)])
             if tokenizer.token_to_id(token["content"]) != number:

@@ -1,6 +1,5 @@
 """A live run as it was recorded: the times at which things happened, for replaying it."""
 
-import errno
 import json
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from vla_edge_ros.engine.interface import StageTimes
 from vla_edge_ros.errors import UserError
 from vla_edge_ros.evaluation.json_shape import WrongShape, check
 from vla_edge_ros.evaluation.playback import Lap
+from vla_edge_ros.input import read_text
 from vla_edge_ros.perception.frame import FrameMeta
 
 NOT_REPLAYABLE = {
@@ -18,6 +18,9 @@ NOT_REPLAYABLE = {
     "engine_replaced": "an engine fault cannot be made to happen again",
 }
 """Events that a replay cannot repeat, with the reason."""
+
+MAX_RUN_BYTES = 4 * 10**9
+"""A tick is recorded in about 1.3 kB: more than a day of them."""
 
 _Parameters = TypedDict(
     "_Parameters",
@@ -107,7 +110,7 @@ class RecordedRun:
         """
         run, frames, ticks, begin, end = None, [], [], None, {}
         try:
-            for number, line in enumerate(read_regular(path).splitlines(), 1):
+            for number, line in enumerate(read_text(path, MAX_RUN_BYTES).splitlines(), 1):
                 try:
                     item = json.loads(line)
                 except ValueError:
@@ -134,7 +137,7 @@ class RecordedRun:
     def from_document(cls, path: Path) -> "RecordedRun":
         """Read what `to_document` wrote, as in `out/demo.json`. Raises UserError if the file is none."""
         try:
-            return cls._of({"end": {}, **json.loads(read_regular(path))})
+            return cls._of({"end": {}, **json.loads(read_text(path, MAX_RUN_BYTES))})
         except _NO_RUN as error:
             raise UserError(
                 f"{path}: holds no times of a recorded run ({_reason(error)}); "
@@ -161,7 +164,7 @@ class RecordedRun:
     def load(cls, path: Path) -> "RecordedRun":
         """Read either form, told by the content. Raises UserError if the file holds no recorded run."""
         try:
-            first, _, rest = read_regular(path).partition("\n")
+            first, _, rest = read_text(path, MAX_RUN_BYTES).partition("\n")
         except (OSError, ValueError) as error:
             raise UserError(f"{path}: cannot be read: {error}") from None
         is_lines = first.startswith('{"run"') and rest.startswith("{")
@@ -196,13 +199,6 @@ class RecordedRun:
 
 _NO_RUN = (OSError, ValueError, KeyError, TypeError, RecursionError)
 """What reading a file raises that holds something else."""
-
-
-def read_regular(path: Path) -> str:
-    """The text of a file; raises OSError, also for a device or a pipe, which may have no end."""
-    if path.exists() and not path.is_file() and not path.is_dir():
-        raise OSError(errno.EINVAL, "not a regular file")
-    return path.read_text(encoding="utf-8")
 
 
 def _reason(error: Exception) -> str:

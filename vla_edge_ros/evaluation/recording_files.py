@@ -15,9 +15,11 @@ import zstandard
 
 from vla_edge_ros.evaluation import storage_mcap, storage_ros1, storage_sqlite, storage_video
 from vla_edge_ros.evaluation.recording import ZSTD_MAGIC, Storage, StorageError, compression_name
+from vla_edge_ros.input import read_text
 
 _SUFFIXES = (".mcap", ".db3", ".bag", ".mcap.zstd", ".db3.zstd", ".bag.zstd")
 _LISTED_FILES = 12
+_MAX_METADATA_BYTES = 16_000_000
 
 
 def recording_files(path: Path) -> list[Path]:
@@ -43,11 +45,12 @@ def recording_files(path: Path) -> list[Path]:
 def _files_named_by_metadata(folder: Path) -> list[Path]:
     """The files that metadata.yaml names; none where it is missing or broken."""
     try:
-        metadata = yaml.safe_load((folder / "metadata.yaml").read_bytes())
+        metadata = yaml.safe_load(read_text(folder / "metadata.yaml", _MAX_METADATA_BYTES))
         names = [
             PurePath(name).name for name in metadata["rosbag2_bagfile_information"]["relative_file_paths"]
         ]
-    except (OSError, ValueError, TypeError, KeyError, yaml.YAMLError):
+    # Whatever it is: the folder is looked through instead. PyYAML raises more than YAMLError.
+    except Exception:
         return []
     files = []
     for name in names:

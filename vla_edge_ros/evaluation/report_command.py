@@ -11,9 +11,10 @@ from vla_edge_ros.evaluation.bags import open_bag
 from vla_edge_ros.evaluation.film import film_frames
 from vla_edge_ros.evaluation.filmstrip import FilmFrame
 from vla_edge_ros.evaluation.json_shape import WrongShape
-from vla_edge_ros.evaluation.recorded_run import RecordedRun, read_regular
+from vla_edge_ros.evaluation.recorded_run import MAX_RUN_BYTES, RecordedRun
 from vla_edge_ros.evaluation.report import write_report
 from vla_edge_ros.evaluation.virtual_run import replay_recorded
+from vla_edge_ros.input import read_text
 from vla_edge_ros.parameters import validate_all
 
 
@@ -44,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
 def load(path: Path) -> dict:
     """The document of a run; raises UserError where the file holds none."""
     try:
-        document = json.loads(read_regular(path))
+        document = json.loads(read_text(path, MAX_RUN_BYTES))
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}") from None
     except (ValueError, RecursionError):

@@ -1,6 +1,7 @@
 """Is a value allowed? The same answer at start, from a file and from `ros2 param set`."""
 
 import difflib
+import reprlib
 import sys
 from collections.abc import Mapping
 
@@ -95,7 +96,9 @@ def _texts(value: object) -> tuple[str, ...] | None:
 
 
 def _shown(value: object) -> str:
-    text = " ".join(repr(value).split())
+    is_nested = isinstance(value, dict | list | tuple)
+    # A text of a few YAML aliases can stand for a structure that would not fit into memory as text.
+    text = " ".join((reprlib.repr(value) if is_nested else repr(value)).split())
     return text if len(text) <= 60 else text[:57] + "..."
 
 

@@ -5,6 +5,7 @@ import zlib
 import cv2
 import numpy as np
 
+from vla_edge_ros.errors import one_line
 from vla_edge_ros.perception.decode import decode
 from vla_edge_ros.perception.frame import FrameMeta
 from vla_edge_ros.perception.frame_buffer import FrameBuffer
@@ -74,5 +75,5 @@ class CameraPipeline:
 
     def _refuse(self, kind: RefusalKind, reason: str) -> Refusal:
         self.refused[kind] += 1
-        self.last_refusal = Refusal(kind, reason)
+        self.last_refusal = Refusal(kind, one_line(reason))
         return self.last_refusal

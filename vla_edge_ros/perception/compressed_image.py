@@ -15,7 +15,8 @@ _JPEG_START = b"\xff\xd8\xff"
 _JPEG_END = b"\xff\xd9"
 _PNG_START = b"\x89PNG\r\n\x1a\n"
 _PNG_HEADER_END = 33
-_PNG_END = b"IEND\xaeB`\x82"
+_PNG_CHUNK_FRAME = 12
+"""Bytes of a chunk beside its data: length, kind, checksum."""
 _DEPTH_HEADER_BYTES = 12
 """compressed_depth_image_transport puts its quantisation parameters before the PNG."""
 
@@ -94,9 +95,22 @@ def _check_jpeg(data: bytes, about: str) -> None:
 
 
 def _check_png(data: bytes, format_text: str, about: str) -> None:
-    """Size and depth from the first chunk, IHDR (PNG specification, section 11.2.2), then the last, IEND."""
-    if data.rfind(_PNG_END, _PNG_HEADER_END) < 0:
-        raise ImageRefused(RefusalKind.TRUNCATED, f"{about}: the PNG is cut short, wanted its end (IEND)")
+    """Walk the chunks from IHDR, which has size and depth, to IEND (PNG specification, sections 5 and 11).
+
+    A decoder that believes a damaged length allocates and clears that much before it looks further: gigabytes
+    and seconds.
+    """
+    if data[12:16] != b"IHDR" or len(data) < _PNG_HEADER_END:
+        raise ImageRefused(RefusalKind.TRUNCATED, f"{about}: the PNG does not begin with a whole IHDR")
+    position, kind = len(_PNG_START), b""
+    while kind != b"IEND":
+        kind = data[position + 4 : position + 8]
+        position += _PNG_CHUNK_FRAME + int.from_bytes(data[position : position + 4], "big")
+        if position > len(data):
+            raise ImageRefused(
+                RefusalKind.TRUNCATED,
+                f"{about}: the PNG is cut short or damaged, wanted whole chunks up to its end (IEND)",
+            )
     width, height = (int.from_bytes(data[i : i + 4], "big") for i in (16, 20))
     _check_dimensions(height, width, about)
     bit_depth, colour_type = data[24], data[25]
