@@ -1,6 +1,7 @@
 """Replays give the same bytes again, and a recorded run gives its own decisions again."""
 
 import json
+import math
 from dataclasses import replace
 from functools import partial
 
@@ -187,6 +188,43 @@ def test_a_recorded_run_survives_its_document(recorded_live, tmp_path):
     assert RecordedRun.from_document(path) == recorded_live
 
 
+@pytest.mark.parametrize(
+    ("damage", "line"),
+    [
+        (lambda run: run.pop("begin"), "begin is missing"),
+        (lambda run: run["records"][7].pop("journal"), "records[7].journal is missing"),
+        (
+            lambda run: run["records"][1]["work"][0].update(stages=[]),
+            "records[1].work[0].stages is [], wanted",
+        ),
+        (lambda run: run["records"][7].update(decision="MAYBE"), "decision is 'MAYBE', wanted a Decision"),
+        (
+            lambda run: run["records"][7].update(action=[math.inf]),
+            "records[7].action[0] is inf, wanted a finite",
+        ),
+        (lambda run: run["records"][7].update(events=[{}]), "records[7].events[0].event is missing"),
+        (
+            lambda run: run["records"][7].update(events=[{"event": "instruction", "text": 3}]),
+            "records[7].events[0].text is 3, wanted a text",
+        ),
+        (lambda run: run["received"][3].append(1), "TypeError"),
+        (lambda run: run["received"][3].__setitem__(0, 10**30), "received[3][0] is 1000"),
+        (lambda run: run["run"].update(laps=[{"base_ns": 3}]), "run.laps[0].origin_stamp_ns is missing"),
+        (lambda run: run["run"]["parameters"].clear(), "run.parameters.memory.policy is missing"),
+    ],
+)
+def test_times_that_are_incomplete_or_of_another_version_are_refused_by_place(
+    recorded_live, tmp_path, damage, line
+):
+    document = json.loads(json.dumps(recorded_live.to_document()))
+    damage(document)
+    path = tmp_path / "demo.json"
+    path.write_text(json.dumps(document))
+    with pytest.raises(UserError, match="holds no times of a recorded run") as refused:
+        RecordedRun.load(path)
+    assert line in str(refused.value)
+
+
 def test_a_recorded_run_under_another_policy_keeps_its_times_and_changes_its_memory(recorded_live):
     live, fifo = run_document.outcome(recorded_live.ticks), again(recorded_live, **{"memory.policy": "fifo"})
     assert fifo["decisions"] == live["decisions"]
@@ -199,6 +237,13 @@ def test_a_recording_of_something_else_is_refused_by_the_frame_that_it_lacks(rec
         pytest.raises(UserError, match="recorded frame 1: is this the recording"),
     ):
         replay_recorded(bag, TOPIC, recorded_live.run["parameters"], recorded_live)
+
+
+@pytest.mark.parametrize("event", ["instruction", "clock_jump", "retune", "landing"])
+def test_an_event_that_says_too_little_or_is_not_known_is_refused(recorded_live, event):
+    ticks = [recorded_live.ticks[0] | {"events": [{"event": event}]}]
+    with pytest.raises(UserError, match=f"event that is not (complete|known here): {event}"):
+        again(replace(recorded_live, ticks=ticks))
 
 
 def test_a_frame_that_is_missed_while_a_pass_starts_is_refused_too(recorded_live):

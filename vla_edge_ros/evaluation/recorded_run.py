@@ -1,12 +1,16 @@
 """A live run as it was recorded: the times at which things happened, for replaying it."""
 
+import errno
 import json
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypedDict
 
-from vla_edge_ros.control.record import WorkTimes
+from vla_edge_ros.control.record import TickRecord, WorkTimes
 from vla_edge_ros.engine.interface import StageTimes
 from vla_edge_ros.errors import UserError
+from vla_edge_ros.evaluation.json_shape import WrongShape, check
+from vla_edge_ros.evaluation.playback import Lap
 from vla_edge_ros.perception.frame import FrameMeta
 
 NOT_REPLAYABLE = {
@@ -14,6 +18,68 @@ NOT_REPLAYABLE = {
     "engine_replaced": "an engine fault cannot be made to happen again",
 }
 """Events that a replay cannot repeat, with the reason."""
+
+_Parameters = TypedDict(
+    "_Parameters",
+    {
+        "memory.policy": str,
+        "control.period_ms": float,
+        "control.deadline_ms": float,
+        "control.margin_ms": float,
+    },
+)
+
+
+class _Started(TypedDict):
+    parameters: _Parameters
+
+
+class _Run(_Started, total=False):
+    engine: dict
+    laps: list[Lap]
+
+
+class _Begin(TypedDict):
+    at_ns: int
+    frame: int
+
+
+class _BareLoop(TypedDict):
+    late: int
+
+
+class _End(TypedDict, total=False):
+    bare_loop: _BareLoop
+
+
+class _JournalLine(TypedDict):
+    frame: int
+
+
+class _Named(TypedDict):
+    event: str
+
+
+class _Event(_Named, total=False):
+    text: str
+    delta_ns: int
+    control: dict
+    admission: dict
+
+
+class _Tick(TickRecord):
+    """Says more of a record than the controller needs to know."""
+
+    journal: list[_JournalLine]
+    events: list[_Event]
+
+
+class _Recorded(TypedDict):
+    run: _Run
+    received: list[list[int]]
+    records: list[_Tick]
+    begin: _Begin
+    end: _End
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +107,7 @@ class RecordedRun:
         """
         run, frames, ticks, begin, end = None, [], [], None, {}
         try:
-            for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            for number, line in enumerate(read_regular(path).splitlines(), 1):
                 try:
                     item = json.loads(line)
                 except ValueError:
@@ -49,7 +115,7 @@ class RecordedRun:
                         break
                     raise
                 if "frame" in item:
-                    frames.append(FrameMeta(*item["frame"]))
+                    frames.append(item["frame"])
                 elif "tick" in item:
                     ticks.append(item["tick"])
                 elif "begin" in item:
@@ -58,28 +124,29 @@ class RecordedRun:
                     end = item["end"]
                 else:
                     run = item["run"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{path}: no recorded run: {type(error).__name__}: {error}") from None
-        if run is None or begin is None:
-            raise UserError(f"{path}: no recorded run: the node was never active")
-        return cls(run, frames, ticks, begin, end)
+            if run is None or begin is None:
+                raise UserError(f"{path}: no recorded run: the node was never active")
+            return cls._of({"run": run, "received": frames, "records": ticks, "begin": begin, "end": end})
+        except _NO_RUN as error:
+            raise UserError(f"{path}: no recorded run: {_reason(error)}") from None
 
     @classmethod
     def from_document(cls, path: Path) -> "RecordedRun":
         """Read what `to_document` wrote, as in `out/demo.json`. Raises UserError if the file is none."""
         try:
-            document = json.loads(path.read_text(encoding="utf-8"))
-            return cls(
-                document["run"],
-                [FrameMeta(*frame) for frame in document["received"]],
-                document["records"],
-                document["begin"],
-            )
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            return cls._of({"end": {}, **json.loads(read_regular(path))})
+        except _NO_RUN as error:
             raise UserError(
-                f"{path}: holds no times of a recorded run ({type(error).__name__}: {error}); "
+                f"{path}: holds no times of a recorded run ({_reason(error)}); "
                 "wanted is the JSON that `vla-edge demo` writes"
             ) from None
+
+    @classmethod
+    def _of(cls, recorded: dict) -> "RecordedRun":
+        """Raises WrongShape, or TypeError for a frame of another length."""
+        check(recorded, _Recorded)
+        frames = [FrameMeta(*frame) for frame in recorded["received"]]
+        return cls(recorded["run"], frames, recorded["records"], recorded["begin"], recorded["end"])
 
     def to_document(self) -> dict:
         frames = [[f.index, f.stamp_ns, f.capture_ns, f.receipt_ns] for f in self.frames]
@@ -94,10 +161,10 @@ class RecordedRun:
     def load(cls, path: Path) -> "RecordedRun":
         """Read either form, told by the content. Raises UserError if the file holds no recorded run."""
         try:
-            with path.open(encoding="utf-8") as file:
-                is_lines = file.readline().startswith('{"run"') and file.readline().startswith("{")
+            first, _, rest = read_regular(path).partition("\n")
         except (OSError, ValueError) as error:
             raise UserError(f"{path}: cannot be read: {error}") from None
+        is_lines = first.startswith('{"run"') and rest.startswith("{")
         return cls.from_lines(path) if is_lines else cls.from_document(path)
 
     def until_tick(self, end: float) -> "RecordedRun":
@@ -125,3 +192,18 @@ class RecordedRun:
                         f"the recorded run cannot be replayed from tick {tick['tick']} on "
                         f"({event['event']}): {reason}"
                     )
+
+
+_NO_RUN = (OSError, ValueError, KeyError, TypeError, RecursionError)
+"""What reading a file raises that holds something else."""
+
+
+def read_regular(path: Path) -> str:
+    """The text of a file; raises OSError, also for a device or a pipe, which may have no end."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise OSError(errno.EINVAL, "not a regular file")
+    return path.read_text(encoding="utf-8")
+
+
+def _reason(error: Exception) -> str:
+    return str(error) if isinstance(error, WrongShape) else f"{type(error).__name__}: {error}"

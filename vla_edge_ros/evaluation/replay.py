@@ -42,9 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     console = Console()
-    recorded = RecordedRun.load(args.times) if args.times is not None else None
-    if recorded is not None and args.instruction is not None:
+    if args.times is not None and args.instruction is not None:
         raise UserError("--instruction goes with stated times: a recorded run has its own instructions")
+    recorded = RecordedRun.load(args.times) if args.times is not None else None
     given = given_parameters(args)
     for path in (args.json, args.report):
         if path is not None:

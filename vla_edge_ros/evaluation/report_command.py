@@ -10,7 +10,8 @@ from vla_edge_ros.evaluation import run_document
 from vla_edge_ros.evaluation.bags import open_bag
 from vla_edge_ros.evaluation.film import film_frames
 from vla_edge_ros.evaluation.filmstrip import FilmFrame
-from vla_edge_ros.evaluation.recorded_run import RecordedRun
+from vla_edge_ros.evaluation.json_shape import WrongShape
+from vla_edge_ros.evaluation.recorded_run import RecordedRun, read_regular
 from vla_edge_ros.evaluation.report import write_report
 from vla_edge_ros.evaluation.virtual_run import replay_recorded
 from vla_edge_ros.parameters import validate_all
@@ -43,13 +44,17 @@ def run(args: argparse.Namespace) -> int:
 def load(path: Path) -> dict:
     """The document of a run; raises UserError where the file holds none."""
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = json.loads(read_regular(path))
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         return _from_recorder(path)
-    if not isinstance(document, dict) or not isinstance(document.get("records"), list):
-        raise UserError(f"{path}: no recorded run: wanted the JSON of `vla-edge demo` or `replay --json`")
+    try:
+        run_document.check_document(document)
+    except WrongShape as wrong:
+        raise UserError(
+            f"{path}: no recorded run: {wrong}; wanted the JSON of `vla-edge demo` or `replay --json`"
+        ) from None
     return document
 
 
@@ -59,7 +64,7 @@ def _from_recorder(path: Path) -> dict:
     bare_loop = recorded.end.get("bare_loop")
     return {
         "kind": "recorded run",
-        **run_document.header(path.name, "", parameters, recorded.run["engine"]),
+        **run_document.header(path.name, "", parameters, recorded.run.get("engine", {})),
         **run_document.summarise(recorded.ticks, recorded.begin["frame"]),
         **({"bare_loop_late": bare_loop["late"]} if bare_loop is not None else {}),
         "evictions": {parameters["memory.policy"]: sum(len(tick["journal"]) for tick in recorded.ticks)},

@@ -5,14 +5,80 @@ import json
 import os
 import platform
 from importlib.metadata import version
+from itertools import pairwise
+from typing import TypedDict
 
 from vla_edge_ros import __version__
 from vla_edge_ros.control.decision import Decision
 from vla_edge_ros.control.settings import Parameters
 from vla_edge_ros.engine.interface import STAGES
+from vla_edge_ros.evaluation.json_shape import WrongShape, check
 from vla_edge_ros.figures import percentiles
 
 OUTCOME = ("decisions", "actions", "journal")
+
+
+LONGEST_RUN_NS = 30 * 86_400 * 10**9
+
+
+class _Time(TypedDict):
+    scheduled_ns: int
+
+
+class _Row(_Time, total=False):
+    decision: str
+    is_late: bool
+    retained_frames: int | None
+    evicted: list[int]
+    pass_ms: float | None
+    copy_ms: float | None
+    vision_ms: float | None
+    prefill_ms: float | None
+    decode_ms: float | None
+
+
+_Parameters = TypedDict(
+    "_Parameters",
+    {"control.period_ms": float, "control.deadline_ms": float, "control.margin_ms": float},
+    total=False,
+)
+
+
+class _Rows(TypedDict):
+    records: list[_Row]
+
+
+class _Document(_Rows, total=False):
+    """What the report draws; whatever is not there is shown as a dash."""
+
+    kind: str
+    bag: str
+    topic: str
+    policy: str
+    machine: dict | None
+    parameters: _Parameters | None
+    engine: dict | None
+    frames: int | None
+    frames_skipped: int | None
+    ticks: int | None
+    fresh: int | None
+    fresh_ratio: float | None
+    late_publishes: int | None
+    skipped_ticks: int | None
+    bare_loop_late: int | None
+    decision_counts: dict[str, int]
+    latency_ms: dict[str, dict[str, float | None]]
+    evictions: dict[str, int]
+
+
+def check_document(document: object) -> None:
+    """Raises WrongShape where the report could not draw `document`, as it is read from a file."""
+    check(document, _Document)
+    times_ns = [record["scheduled_ns"] for record in document["records"]]
+    if any(later < earlier for earlier, later in pairwise(times_ns)):
+        raise WrongShape("has records that are not in the order of their times")
+    if times_ns and times_ns[-1] - times_ns[0] > LONGEST_RUN_NS:
+        raise WrongShape("has records of more than 30 days")
 
 
 def row(record: dict) -> dict:

@@ -258,21 +258,25 @@ class _Rig:
             print(error, file=sys.stderr)
 
     def repeat(self, event: dict) -> None:
-        """Post an event as it was recorded."""
-        match event["event"]:
-            case "instruction":
-                self.instruct(event["text"])
-            case "reset_memory":
-                self.controller.post(ResetMemory())
-            case "clock_jump":
-                self.controller.post(ClockJump(event["delta_ns"]))
-            case "disable":
-                self.controller.post(Enable(False))
-            case "retune":
-                control, admission = ControlConfig(**event["control"]), AdmissionConfig(**event["admission"])
-                self.controller.post(Retune(control, admission))
-            case unknown:
-                raise UserError(f"the recorded run has an event that is not known here: {unknown}")
+        """Post an event as it was recorded. Raises UserError."""
+        name = event["event"]
+        try:
+            match name:
+                case "instruction":
+                    self.instruct(event["text"])
+                case "reset_memory":
+                    self.controller.post(ResetMemory())
+                case "clock_jump":
+                    self.controller.post(ClockJump(event["delta_ns"]))
+                case "disable":
+                    self.controller.post(Enable(False))
+                case "retune":
+                    control = ControlConfig(**event["control"])
+                    self.controller.post(Retune(control, AdmissionConfig(**event["admission"])))
+                case _:
+                    raise UserError(f"the recorded run has an event that is not known here: {name}")
+        except (KeyError, TypeError):
+            raise UserError(f"the recorded run has an event that is not complete: {name}") from None
 
     def outcome(self) -> Replay:
         if self.failure is not None:
