@@ -2,8 +2,6 @@
 
 import contextlib
 import os
-import random
-import socket
 import sys
 from pathlib import Path
 
@@ -12,21 +10,11 @@ import rclpy
 from robot import Robot, noise
 
 from vla_edge_ros.nodes.live_run import Process
+from vla_edge_ros.nodes.private_domain import free_domain
 
 ROOT = Path(__file__).resolve().parents[2]
 EDGE_NODE = "vla_edge_ros.nodes.edge_node"
 FAKE = {"engine.backend": "fake", "engine.model": "fake:service_ms=5"}
-
-
-def free_domain() -> int:
-    """A domain whose discovery port (7400 + 250 d, DDSI-RTPS 9.6.1.1) nobody on this computer uses."""
-    domains = list(range(1, 100))
-    random.shuffle(domains)
-    for domain in domains:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):
-            probe.bind(("", 7400 + 250 * domain))
-            return domain
-    raise RuntimeError("every ROS domain of this computer is in use")
 
 
 @pytest.fixture(scope="session")

@@ -95,6 +95,11 @@ def same_imports(environment: Mapping[str, str]) -> dict[str, str]:
     return {**environment, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
 
 
+def end_with_parent() -> None:
+    """In a child before it runs its program: the kernel sends it SIGTERM when its parent's thread ends."""
+    libc.prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGTERM))
+
+
 def die_with_parent(parent_pid: int) -> None:
     """Have the kernel kill this process when its parent ends; ignore the signals that a terminal or systemd
     sends to both, which the parent obeys."""

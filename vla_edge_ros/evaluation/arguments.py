@@ -14,7 +14,6 @@ _EXPONENT = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")
 
 
 def add_run_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--topic", help="image topic of the recording (default: the only one)")
     parser.add_argument("--policy", choices=POLICIES, help="eviction policy (default: memory.policy)")
     parser.add_argument(
         "--instruction", help="what the robot is told (default: the recording's, if it has one)"

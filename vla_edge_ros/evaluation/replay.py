@@ -23,6 +23,7 @@ from vla_edge_ros.parameters import validate_all
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("bag", type=Path, help="recording: a rosbag2 folder or file, a ROS 1 bag or a video")
+    parser.add_argument("--topic", help="image topic of the recording (default: the only one)")
     add_run_arguments(parser)
     parser.add_argument("--seconds", type=positive, default=float("inf"), help="stop after this much of it")
     times = parser.add_mutually_exclusive_group()

@@ -31,6 +31,7 @@ from vla_edge_ros.share import share_directory
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--bag", type=Path, help="recording to play as the camera (default: the bundled one)")
+    parser.add_argument("--topic", help="image topic of the recording (default: the only one)")
     add_run_arguments(parser)
     parser.add_argument("--seconds", type=positive, default=12.0, help="how long (default: %(default)s)")
     parser.add_argument(
@@ -46,14 +47,15 @@ def run(args: argparse.Namespace) -> int:
     path = args.bag or share_directory() / "recordings/sample"
     with open_bag(path) as bag, tempfile.TemporaryDirectory() as folder:
         topic = bag.pick_image_topic(args.topic)
-        values = validate_all(
-            given_parameters(args)
-            | {
-                "camera.is_compressed": topic.is_compressed,
-                "control.record_path": str(Path(folder) / "run.jsonl"),
-                "control.bare_loop": True,
-            }
-        )
+        own = {
+            "camera.is_compressed": topic.is_compressed,
+            "control.record_path": str(Path(folder) / "run.jsonl"),
+            "control.bare_loop": True,
+        }
+        given = given_parameters(args)
+        for name in own.keys() & given.keys():
+            raise UserError(f"--param {name}: the demo sets it itself; leave it out")
+        values = validate_all(given | own)
         live = LiveRun(path, topic, values, args.seconds, plays_instructions=args.instruction is None)
         recorded = run_live(live, console)
         if not recorded.frames:

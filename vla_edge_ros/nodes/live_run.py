@@ -21,11 +21,13 @@ from rclpy.executors import SingleThreadedExecutor
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
+from vla_edge_ros.engine.linux import end_with_parent
 from vla_edge_ros.errors import UserError
 from vla_edge_ros.evaluation.bags import TopicInfo
 from vla_edge_ros.evaluation.playback import read_stamps_line
 from vla_edge_ros.evaluation.recorded_run import RecordedRun
 from vla_edge_ros.nodes.parameters import to_ros
+from vla_edge_ros.nodes.private_domain import enter_private_domain
 from vla_edge_ros.share import large_image_variables
 
 CONFIGURE_TIMEOUT_S = 600.0
@@ -53,6 +55,7 @@ class Process:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
+                preexec_fn=end_with_parent,
             )
 
     @property
@@ -150,9 +153,9 @@ class Driver:
             counts[message.message] += 1
 
         subscription = self._node.create_subscription(DiagnosticStatus, "/vla_edge_node/tick", on_tick, 100)
-        columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}")
+        columns = BarColumn(bar_width=12), TextColumn("{task.fields[text]}")
         with Progress(*columns, console=console, refresh_per_second=5) as progress:
-            task = progress.add_task("ticks", total=live.n_ticks, text="")
+            task = progress.add_task("", total=live.n_ticks, text="")
 
             def has_ended() -> bool:
                 ticks = int(last.get("tick", -1)) + 1
@@ -199,6 +202,7 @@ class LiveRun:
 def run_live(live: LiveRun, console: Console) -> RecordedRun:
     """What the node recorded of its ticks 0 to n_ticks - 1. Raises UserError with what went wrong."""
     os.environ.update(large_image_variables(os.environ))
+    enter_private_domain(os.environ)
     image_topic = "image/compressed" if live.topic.is_compressed else "image"
     rclpy.init()
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as cleanup:
