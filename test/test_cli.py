@@ -8,8 +8,10 @@ import types
 from pathlib import Path
 
 import pytest
+from recorded import SAMPLE
 
 from vla_edge_ros import __version__, cli
+from vla_edge_ros.engine.linux import same_imports
 from vla_edge_ros.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -61,6 +63,32 @@ def test_what_the_system_refuses_is_one_line_and_exit_code_2(replay, capsys, err
     replay.outcome = error
     assert cli.main(["replay", "my_bag"]) == 2
     assert capsys.readouterr().err == f"vla-edge replay: {line}\n"
+
+
+def test_a_library_that_cannot_be_loaded_is_one_line_and_a_name_of_ours_is_a_bug(replay, capsys):
+    replay.outcome = ImportError("libGL.so.1: cannot open shared object file")
+    assert cli.main(["replay", "my_bag"]) == 2
+    assert "cannot be loaded: libGL.so.1: cannot open" in capsys.readouterr().err
+    replay.outcome = ImportError("cannot import name 'gone' from 'vla_edge_ros.figures'")
+    with pytest.raises(ImportError):
+        cli.main(["replay", "my_bag"])
+
+
+def test_who_reads_the_output_may_leave(tmp_path):
+    (tmp_path / "run.json").write_text('{"records": []}')
+    command = f"{sys.executable} -m vla_edge_ros.cli report run.json | true; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=tmp_path, env=same_imports(os.environ), capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_a_terminal_without_the_dash_gets_another_sign(tmp_path):
+    environment = {**same_imports(os.environ), "PYTHONIOENCODING": "ascii"}
+    words = [sys.executable, "-m", "vla_edge_ros.cli", "replay", str(SAMPLE), "--seconds", "0.1"]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "frames evicted" in done.stdout
 
 
 def test_a_line_holds_no_control_characters_and_ends_somewhere(replay, capsys):

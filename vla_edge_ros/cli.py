@@ -9,6 +9,8 @@ on stderr; 3 the recording is cut short; 130 Ctrl-C, 143 SIGTERM, 129 a closed t
 
 import argparse
 import importlib
+import io
+import os
 import signal
 import sys
 import textwrap
@@ -93,6 +95,8 @@ PROVIDERS = {
 def main(argv: list[str] | None = None) -> int:
     """Run `vla-edge` with `argv` (default: the process's arguments); returns the exit code."""
     _unwind_when_told_to_end()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # for a terminal that cannot show a dash
     argv = sys.argv[1:] if argv is None else argv
     name = next((word for word in argv if not word.startswith("-")), None)
     try:
@@ -107,6 +111,14 @@ def main(argv: list[str] | None = None) -> int:
             raise
         provider = PROVIDERS.get(missing, f"pip install {missing}")
         return _refuse(name, f"the Python module {missing} is missing: {provider}")
+    except ImportError as error:
+        if PACKAGE in str(error):
+            raise
+        return _refuse(name, f"a Python module cannot be loaded: {error}")
+    except BrokenPipeError:
+        # Whoever read the output has gone; what is still buffered must not complain at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
     except OSError as error:
         where = f"{error.filename}: " if error.filename is not None else ""
         return _refuse(name, f"{where}{error.strerror or error}")
