@@ -5,6 +5,7 @@ import ctypes
 import json
 import resource
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -117,6 +118,17 @@ def test_libraries(tmp_path):
     assert doctor.check_atomics("libnone.so.9", "x86_64").level == WARN
     assert doctor.check_atomics("libnone.so.9", "aarch64").level == FAIL
     assert doctor.check_shared_memory(tmp_path / "absent").level == WARN
+
+
+@pytest.mark.parametrize(
+    ("free_mib", "level"), [(0, FAIL), (0.9, FAIL), (1, WARN), (49.9, WARN), (50, OK), (64, OK)]
+)
+def test_shared_memory_is_judged_by_what_is_free(tmp_path, monkeypatch, free_mib, level):
+    usage = SimpleNamespace(total=64 * 2**20, free=int(free_mib * 2**20))
+    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda folder: usage)
+    check = doctor.check_shared_memory(tmp_path)
+    assert check.level == level
+    assert check.found == f"{tmp_path} has {int(free_mib)} of 64 MiB free"
 
 
 def test_real_time_limits_say_what_to_set():

@@ -26,7 +26,7 @@ from rclpy.signals import SignalHandlerOptions
 from sensor_msgs.msg import CompressedImage, Image
 from std_msgs.msg import String
 
-from vla_edge_ros.errors import UserError
+from vla_edge_ros.errors import UserError, one_line
 from vla_edge_ros.evaluation.bags import TRUNCATED, BagImage, BagRefused, open_bag
 from vla_edge_ros.evaluation.playback import PlaybackSchedule
 from vla_edge_ros.evaluation.prefetch import Prefetch
@@ -229,6 +229,10 @@ def main(argv: list[str] | None = None) -> int:
     try:
         # rclpy's own handlers shut its context down under the publishing thread.
         rclpy.init(args=argv, signal_handler_options=SignalHandlerOptions.NO)
+    except RuntimeError as error:
+        print(f"ROS 2 does not start: {one_line(str(error))}", file=sys.stderr)
+        return 2
+    try:
         node = BagCamera()
         executor = SingleThreadedExecutor()
         executor.add_node(node)

@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from vla_edge_ros.engine.linux import end_with_parent
 from vla_edge_ros.errors import UserError
 from vla_edge_ros.evaluation.bags import TopicInfo
+from vla_edge_ros.evaluation.doctor import FAIL, check_shared_memory
 from vla_edge_ros.evaluation.playback import read_stamps_line
 from vla_edge_ros.evaluation.recorded_run import RecordedRun
 from vla_edge_ros.nodes.parameters import to_ros
@@ -204,13 +205,20 @@ def run_live(live: LiveRun, console: Console) -> RecordedRun:
     os.environ.update(large_image_variables(os.environ))
     enter_private_domain(os.environ)
     image_topic = "image/compressed" if live.topic.is_compressed else "image"
-    rclpy.init()
+    shared_memory = check_shared_memory(Path("/dev/shm"))
+    if shared_memory.level == FAIL:
+        raise UserError(f"{shared_memory.found}: {shared_memory.advice}")
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as cleanup:
         cleanup.callback(rclpy.try_shutdown)
         folder = Path(name)
+        # Not every home can be written, and these logs are of no use to anyone.
+        os.environ.setdefault("ROS_LOG_DIR", str(folder / "ros_log"))
+        with _ros_that_starts():
+            rclpy.init()
         edge = Process("vla_edge_ros.nodes.edge_node", to_ros(live.values), folder, {"image": image_topic})
         cleanup.callback(edge.kill)
-        driver = Driver(edge)
+        with _ros_that_starts():
+            driver = Driver(edge)
         cleanup.callback(driver.close)
         driver.meet()
         with console.status("configuring the node"):
@@ -238,6 +246,14 @@ def run_live(live: LiveRun, console: Console) -> RecordedRun:
     recorded = RecordedRun.from_lines(Path(live.values["control.record_path"])).until_tick(live.n_ticks)
     recorded.run["laps"] = laps
     return recorded
+
+
+@contextlib.contextmanager
+def _ros_that_starts() -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        raise UserError(f"ROS 2 does not start: {error}") from None
 
 
 def _status(counts: Counter[str], last: dict[str, str]) -> str:
