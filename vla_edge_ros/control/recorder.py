@@ -5,6 +5,7 @@ import threading
 from collections import deque
 from pathlib import Path
 
+from vla_edge_ros import output
 from vla_edge_ros.control.record import TickRecord
 from vla_edge_ros.perception.frame import FrameMeta
 
@@ -13,14 +14,14 @@ class Recorder:
     """One line an item: {"run": ...}, then {"frame": ...} and {"tick": ...} as they come, {"end": ...}.
 
     The queue holds at most `capacity` items; what comes while it is full is dropped and counted in `dropped`.
-    A disk that refuses is said once through `error`; recording then stops and the loop goes on.
+    A disk that refuses is said once through `error`; recording then stops, what is not on disk counts as
+    dropped, and the loop goes on.
     """
 
     def __init__(self, path: Path, run: dict, capacity: int = 4096) -> None:
-        """Raises OSError where `path` cannot be written."""
-        self._file = path.open("w", encoding="utf-8")
-        self._file.write(json.dumps({"run": run}) + "\n")
-        self._file.flush()
+        """Raises UserError where `path` cannot be written."""
+        output.write_text(path, json.dumps({"run": run}) + "\n")
+        self._file = path.open("a", encoding="utf-8")
         self._queue: deque[TickRecord | FrameMeta | dict] = deque()
         self._capacity = capacity
         self._wake = threading.Event()
@@ -45,16 +46,20 @@ class Recorder:
         self._thread.join()
 
     def _write(self) -> None:
+        n_unsure = 0
         try:
             with self._file:
                 while not (self._is_closing and not self._queue):
                     self._wake.wait(1.0)
                     self._wake.clear()
                     while self._queue:
+                        n_unsure += 1
                         self._file.write(json.dumps(_line(self._queue.popleft())) + "\n")
                     self._file.flush()
-        except OSError as error:
+                    n_unsure = 0
+        except Exception as error:  # of the disk, or of an item that is no JSON
             self.error = f"recording stopped: {error}"
+            self.dropped += n_unsure + len(self._queue)
             self._queue.clear()
 
 
