@@ -8,6 +8,7 @@ import time
 import numpy as np
 import pytest
 import rclpy
+import recorded
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.qos import QoSDurabilityPolicy, QoSProfile
 from recorded import SAMPLE, image_payloads, pixels, write_mcap, write_rosbag2
@@ -142,11 +143,15 @@ def test_a_looping_camera_goes_on_with_rising_stamps_and_ends_on_sigterm(listene
         ({"bag": "x", "qos_reliability": "maybe"}, 2, "must be one of best_effort, reliable"),
         ({"bag": "SEVERAL"}, 2, "name one of several image topics: /left"),
         ({"bag": "CUT"}, 3, "truncated after 10 messages"),
+        ({"bag": "JUMPS"}, 2, "nothing was recorded for 2.0 h after 6 images: was a clock wrong?"),
         ({"bag": "CUT", "allow_truncated": "true"}, 0, "truncated after 10 messages"),
         ({"bag": "UNREADABLE"}, 2, "none of 3 messages can be read"),
+        ({"bag": "ONLY_WORDS"}, 2, "none of its images can be read"),
     ],
 )
-def test_what_cannot_be_played_ends_in_one_line(ros_environment, tmp_path, parameters, exit_code, line):
+def test_what_cannot_be_played_ends_in_one_line(
+    ros_environment, tmp_path, monkeypatch, parameters, exit_code, line
+):
     if parameters.get("bag") == "SEVERAL":
         parameters = parameters | {"bag": write_rosbag2(tmp_path / "bag", topics=("/left", "/right"))}
     if parameters.get("bag") == "CUT":
@@ -154,6 +159,15 @@ def test_what_cannot_be_played_ends_in_one_line(ros_environment, tmp_path, param
         content = path.read_bytes()
         path.write_bytes(content[: content.index(image_payloads(12)[10]) + 5])
         parameters = parameters | {"bag": path}
+    if parameters.get("bag") == "JUMPS":
+        on_time = recorded.log_ns
+        monkeypatch.setattr(recorded, "log_ns", lambda i: on_time(i) + (i > 5) * 7_200 * 10**9)
+        parameters = parameters | {"bag": write_rosbag2(tmp_path / "bag")}
+    if parameters.get("bag") == "ONLY_WORDS":
+        folder = write_rosbag2(tmp_path / "bag", n_images=1, instructions=("go",))
+        (file,) = folder.glob("*.mcap")
+        file.write_bytes(file.read_bytes().replace(image_payloads(1)[0], bytes(len(image_payloads(1)[0]))))
+        parameters = parameters | {"bag": folder}
     if parameters.get("bag") == "UNREADABLE":
         parameters = parameters | {"bag": write_mcap(tmp_path / "bad.mcap", [b"?"] * 3)}
     camera = start_camera(ros_environment, **parameters)

@@ -3,6 +3,9 @@
 import re
 from dataclasses import dataclass, replace
 
+LONGEST_PAUSE_NS = 3_600 * 10**9
+"""A longer one within a recording is a wrong clock at the recorder; nobody waits for what comes after it."""
+
 _PLAUSIBLE_TRANSPORT_NS = 1_000_000_000
 _LONE_IMAGE_PERIOD_NS = 33_333_333
 _STAMPS_LINE = re.compile(

@@ -21,16 +21,13 @@ from vla_edge_ros.engine.factory import make_engine
 from vla_edge_ros.engine.interface import EngineInfo
 from vla_edge_ros.errors import UserError
 from vla_edge_ros.evaluation.bags import Bag, BagImage
-from vla_edge_ros.evaluation.playback import Lap
+from vla_edge_ros.evaluation.playback import LONGEST_PAUSE_NS, Lap
 from vla_edge_ros.evaluation.recorded_run import RecordedRun
 from vla_edge_ros.evaluation.virtual_engine import RecordedService, StatedService, VirtualEngine
 from vla_edge_ros.perception.camera import CameraPipeline
 from vla_edge_ros.perception.frame import FrameMeta
 from vla_edge_ros.perception.frame_buffer import FrameBuffer
 from vla_edge_ros.perception.refusal import ImageRefused
-
-LONGEST_PAUSE_NS = 3_600 * 10**9
-"""A longer one is a wrong clock at the recorder, and would be thousands of ticks without an image."""
 
 
 class RecordingSink:

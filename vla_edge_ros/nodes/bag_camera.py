@@ -28,7 +28,7 @@ from std_msgs.msg import String
 
 from vla_edge_ros.errors import UserError, one_line
 from vla_edge_ros.evaluation.bags import TRUNCATED, BagImage, BagRefused, open_bag
-from vla_edge_ros.evaluation.playback import PlaybackSchedule
+from vla_edge_ros.evaluation.playback import LONGEST_PAUSE_NS, PlaybackSchedule
 from vla_edge_ros.evaluation.prefetch import Prefetch
 from vla_edge_ros.nodes.parameters import declare
 from vla_edge_ros.parameters import BAG_CAMERA, ParameterRefused
@@ -162,6 +162,8 @@ class BagCamera(Node):
         first_log_ns = last_log_ns = n_images = 0
         for entry in self._prefetch:
             if entry is _LAP_END:
+                if schedule is None:
+                    raise BagRefused(f"{self._bag.path}: none of its images can be read")
                 schedule = schedule.next_lap(first_log_ns, last_log_ns, n_images)
                 self._announce(schedule)
                 n_images = 0
@@ -209,6 +211,11 @@ class BagCamera(Node):
     def _sleep_until(self, due_ns: int) -> bool:
         """False where the node was asked to stop meanwhile."""
         remaining_ns = due_ns - time.monotonic_ns()
+        if remaining_ns > LONGEST_PAUSE_NS / self._options.rate:
+            raise BagRefused(
+                f"{self._bag.path}: nothing was recorded for {remaining_ns / 3.6e12:.1f} h after "
+                f"{self.n_published} images: was a clock wrong?"
+            )
         return not self._stop.wait(max(0, remaining_ns) / 1e9)
 
     def _report(self) -> None:
