@@ -1,12 +1,12 @@
 """Fixtures shared by all tests."""
 
 import os
-import random
 import sys
 from pathlib import Path
 
 import pytest
 
+from vla_edge_ros.nodes.private_domain import enter_private_domain
 from vla_edge_ros.share import large_image_variables
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -27,9 +27,8 @@ def ros_environment():
     changes = {
         "AMENT_PREFIX_PATH": os.environ.get("AMENT_PREFIX_PATH") or sys.prefix,
         "RMW_IMPLEMENTATION": "rmw_fastrtps_cpp",
-        "ROS_DOMAIN_ID": str(random.randint(1, 100)),
-        "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST",
     }
+    enter_private_domain(changes)
     changes.update(large_image_variables(changes))
     before = {name: os.environ.get(name) for name in changes}
     os.environ.update(changes)
