@@ -1,5 +1,6 @@
 """Every parameter of `vla_edge_node`, in the order in which the docs show them."""
 
+from vla_edge_ros.memory.policies import POLICIES
 from vla_edge_ros.parameters.parameter import Parameter
 
 CAMERA = (
@@ -156,8 +157,11 @@ MEMORY = (
         "semantic",
         "Which retained frame is forgotten when room is needed. `fifo`: the oldest. `sliding_window`: the "
         "oldest beyond `memory.window_frames`. `semantic`: of the two neighbours in time that look most "
-        "alike, the older. The prompt and the newest frame are never forgotten.",
-        allowed=("fifo", "sliding_window", "semantic"),
+        "alike, the older. `random`: any. `uniform_stride`: the one whose neighbours are nearest in time. "
+        "`sinks_recent`: the oldest behind the first four. `temporal_redundancy`: the one most like the "
+        "newest. `novelty`: the one most like any other. The prompt and the newest frame are never forgotten. "
+        "docs/forgetting.md compares them.",
+        allowed=POLICIES,
     ),
     Parameter(
         "memory.window_frames",
