@@ -58,8 +58,8 @@ class Novelty:
     - Coverage floor: no frame goes whose absence leaves a gap of more than `COVERAGE_FACTOR` mean distances
       between retained frames, the time before the first of them included; where only such frames are left,
       the one that leaves the smallest gap goes.
-    - Of frames that are equally redundant (`ALIKE`) the one goes that leaves the smallest gap, so that a still
-      scene is thinned out evenly.
+    - Of frames that are equally redundant (`ALIKE`) the one goes that leaves the smallest gap, so that a
+      still scene is thinned out evenly.
 
     Made for an embedding that sees motion and does not see exposure: `patch_signature`.
     """

@@ -1,8 +1,8 @@
 """Eviction policies: which retained frame is forgotten, and when. This is what they have in common.
 
 A policy hears of every frame that enters memory or leaves it, and names one victim by its place in time
-order, or None when it has none to name. It is asked again until it names none. A victim is never the newest of
-several frames; only where a single frame is retained and its room is needed does that one go.
+order, or None when it has none to name. It is asked again until it names none. A victim is never the newest
+of several frames; only where a single frame is retained and its room is needed does that one go.
 """
 
 from typing import NamedTuple, Protocol
@@ -24,7 +24,7 @@ class EvictionPolicy(Protocol):
     """Between calls a policy may be sure that it has heard of exactly the retained frames.
 
     `choose_victim` changes nothing but a random state; at 127 frames none of the calls takes more than 100 us
-    (`python -m vla_edge_ros.evaluation.eviction_cost`), and none allocates memory that stays.
+    (`python -m vla_edge_ros.memory.benchmark`), and none allocates memory that stays.
     """
 
     name: str

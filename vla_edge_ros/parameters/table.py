@@ -159,8 +159,8 @@ MEMORY = (
         "oldest beyond `memory.window_frames`. `semantic`: of the two neighbours in time that look most "
         "alike, the older. `random`: any. `uniform_stride`: the one whose neighbours are nearest in time. "
         "`sinks_recent`: the oldest behind the first four. `temporal_redundancy`: the one most like the "
-        "newest. `novelty`: the one most like any other. The prompt and the newest frame are never forgotten. "
-        "docs/forgetting.md compares them.",
+        "newest. `novelty`: the one most like any other. The prompt and the newest frame are never "
+        "forgotten. docs/forgetting.md compares them.",
         allowed=POLICIES,
     ),
     Parameter(
