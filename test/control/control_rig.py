@@ -114,6 +114,7 @@ class Rig:
         policy="demo_arm",
         n_slots=1024,
         eviction="fifo",
+        signatures=None,
         **config,
     ):
         frames_ms = np.arange(1, 5000, 16.67) if frames_ms is None else frames_ms
@@ -130,10 +131,11 @@ class Rig:
             self.engine,
             INFO,
             self.frames,
-            FrameMemory(n_slots, len(self.policy.dimensions), make_policy(eviction), INFO.embedding_size),
+            FrameMemory(n_slots, len(self.policy.dimensions), make_policy(eviction)),
             ActionPlanner(self.policy, ActionConfig(period_ns=PERIOD)),
             Admission(AdmissionConfig(ema_alpha=0.2, decay=0.9, probe_after_ticks=8)),
             self.faults.append,
+            signatures,
         )
         self.sink = Sink(self.clock)
         self._tick = 0

@@ -1,3 +1,5 @@
+import itertools
+
 import numpy as np
 import pytest
 from control_rig import INFO, MS, PERIOD, Rig
@@ -5,6 +7,7 @@ from control_rig import INFO, MS, PERIOD, Rig
 from vla_edge_ros.control.decision import Decision
 from vla_edge_ros.control.events import ClockJump, Enable, EngineReplaced, Instruction, ResetMemory
 from vla_edge_ros.engine.interface import FrameWork, PromptWork
+from vla_edge_ros.perception.signature import SignatureLog
 
 
 def enabled_rig(**arguments) -> Rig:
@@ -438,3 +441,22 @@ def test_times_in_a_record_agree():
         assert record.published_ns >= rig.schedule.times(record.tick).cutoff_ns
         assert not record.is_late
         assert record.own_pass is None or record.own_pass.finished_ns <= record.published_ns
+
+
+def test_frames_are_compared_by_their_signatures_where_there_are_some():
+    log = SignatureLog()
+    rig = Rig(signatures=log, eviction="semantic", n_slots=3 * 32 + 10 + 8)
+    publish = rig.publish
+
+    def publish_signed():
+        rig._pixels[:, :64] = 10 * (rig.frames.next_index % 7)
+        log.put(rig.frames.next_index, rig._pixels)
+        publish()
+
+    rig.publish = publish_signed
+    rig.run(3)
+    kept = [frame.meta.index for frame in rig.controller.memory.frames]
+    assert len(kept) >= 2
+    wanted = [log.of(index).astype(float) for index in kept]
+    alike = [a @ b / np.linalg.norm(a) / np.linalg.norm(b) for a, b in itertools.pairwise(wanted)]
+    np.testing.assert_allclose(rig.controller.memory.policy.cosines, alike)

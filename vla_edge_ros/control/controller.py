@@ -35,6 +35,7 @@ from vla_edge_ros.engine.interface import (
 from vla_edge_ros.memory.frame_memory import FrameMemory
 from vla_edge_ros.perception.frame import FrameMeta
 from vla_edge_ros.perception.frame_buffer import FrameBuffer
+from vla_edge_ros.perception.signature import SignatureLog
 
 Hold = tuple[Decision, str]
 
@@ -71,6 +72,7 @@ class Controller:
     frames: the buffer that the camera callback writes and the engine reads.
     on_fault: called from the tick thread with what happened, when the engine fails or a tick has a defect;
         whoever replaces the engine posts `EngineReplaced`. Until then the engine is not touched.
+    signatures: what frames are compared by, in place of the engine's embeddings.
     """
 
     def __init__(
@@ -84,6 +86,7 @@ class Controller:
         planner: ActionPlanner,
         admission: Admission,
         on_fault: Callable[[str], None] = lambda error: None,
+        signatures: SignatureLog | None = None,
     ) -> None:
         self.config = config
         self.memory = memory
@@ -97,6 +100,7 @@ class Controller:
         self._info = info
         self._frames = frames
         self._on_fault = on_fault
+        self._signatures = signatures
         self._events: deque[Event] = deque()
         self._schedule: TickSchedule | None = None
         self._instruction: Instruction | None = None
@@ -295,9 +299,14 @@ class Controller:
         if result.status is WorkStatus.DONE:
             # A late result is used in a tick that may collect another one into the same arrays.
             result.tokens = result.tokens.copy()
-            self.memory.retain(result.frame, result.embedding, record.tick)
+            self.memory.retain(result.frame, self._embedding(result), record.tick)
             times.retained_frame = result.frame.index
         return result
+
+    def _embedding(self, result: WorkResult) -> np.ndarray:
+        if self._signatures is None:
+            return result.embedding
+        return self._signatures.of(result.frame.index)
 
     def _fail(self, reason: str, details: str) -> None:
         if self._fault is None:

@@ -14,9 +14,10 @@ from vla_edge_ros.control.schedule import TickSchedule
 from vla_edge_ros.engine.interface import FRAME_TOKENS, MAX_ACTION_TOKENS, Engine, EngineInfo, EngineSpec
 from vla_edge_ros.engine.tokenizer import load_tokenizer
 from vla_edge_ros.memory.frame_memory import FrameMemory
-from vla_edge_ros.memory.policies import make_policy
+from vla_edge_ros.memory.policies import embedding_for, make_policy
 from vla_edge_ros.perception.frame_buffer import FrameBuffer
 from vla_edge_ros.perception.resize import Resizer
+from vla_edge_ros.perception.signature import SIGNATURE_SIZE, SignatureLog
 from vla_edge_ros.perception.stamps import StampWatch
 from vla_edge_ros.share import share_directory
 
@@ -90,18 +91,27 @@ def build_controller(
     info: EngineInfo,
     frames: FrameBuffer,
     on_fault: Callable[[str], None],
+    signatures: SignatureLog | None,
 ) -> Controller:
-    """A controller around an engine that is already configured."""
+    """A controller around an engine that is already configured; `signatures` is that of `signature_log`."""
     live = live_settings(parameters)
     memory = FrameMemory(
         parameters["memory.slots"],
         len(policy.dimensions),
         make_policy(parameters["memory.policy"], parameters["memory.window_frames"]),
-        info.embedding_size,
+        info.embedding_size if signatures is None else SIGNATURE_SIZE,
     )
     planner = ActionPlanner(policy, action_config(parameters))
     admission = Admission(live.admission)
-    return Controller(live.control, clock, engine, info, frames, memory, planner, admission, on_fault)
+    return Controller(
+        live.control, clock, engine, info, frames, memory, planner, admission, on_fault, signatures
+    )
+
+
+def signature_log(parameters: Parameters) -> SignatureLog | None:
+    """Where camera and controller meet if frames are compared by their signatures, else None."""
+    embedding = embedding_for(parameters["memory.policy"], parameters["memory.embedding"])
+    return SignatureLog() if embedding == "patch_signature" else None
 
 
 def stamp_watch(parameters: Parameters) -> StampWatch:

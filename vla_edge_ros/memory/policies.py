@@ -20,6 +20,17 @@ _MAKERS: dict[str, Callable[[int, int], EvictionPolicy]] = {
 
 POLICIES = tuple(_MAKERS)
 
+EMBEDDINGS = ("pooled", "patch_signature")
+
+_SEES_MOTION = {"novelty", "temporal_redundancy"}
+
+
+def embedding_for(policy: str, embedding: str = "auto") -> str:
+    """The embedding that `memory.embedding` stands for; `auto` is what the policy was made for."""
+    if embedding != "auto":
+        return embedding
+    return "patch_signature" if policy in _SEES_MOTION else "pooled"
+
 
 def make_policy(name: str, window_frames: int = 1, seed: int = 0) -> EvictionPolicy:
     """The eviction policy called `name`; `window_frames` is used by sliding_window alone, `seed` by random.

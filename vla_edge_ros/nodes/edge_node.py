@@ -197,8 +197,16 @@ class EdgeNode(LifecycleNode):
         self._supervisor = self._keep(
             EngineSupervisor(self._engine, values["engine.restart_limit"], self.get_logger(), self._post)
         )
+        self._signatures = settings.signature_log(values)
         self._controller = settings.build_controller(
-            values, policy, self._steady_clock, self._engine, info, self._frames, self._supervisor.replace
+            values,
+            policy,
+            self._steady_clock,
+            self._engine,
+            info,
+            self._frames,
+            self._supervisor.replace,
+            self._signatures,
         )
         for warning in self._controller.planner.warnings:
             self.get_logger().warning(warning)
@@ -226,6 +234,7 @@ class EdgeNode(LifecycleNode):
             settings.resizer(values),
             settings.stamp_watch(values),
             self.resolve_topic_name("image"),
+            self._signatures,
         )
         image_type = CompressedImage if values["camera.is_compressed"] else Image
         newest = QoSProfile(depth=1, reliability=qos_profile_sensor_data.reliability)

@@ -1,6 +1,6 @@
 """Every parameter of `vla_edge_node`, in the order in which the docs show them."""
 
-from vla_edge_ros.memory.policies import POLICIES
+from vla_edge_ros.memory.policies import EMBEDDINGS, POLICIES
 from vla_edge_ros.parameters.parameter import Parameter
 
 CAMERA = (
@@ -162,6 +162,15 @@ MEMORY = (
         "newest. `novelty`: the one most like any other. The prompt and the newest frame are never "
         "forgotten. docs/forgetting.md compares them.",
         allowed=POLICIES,
+    ),
+    Parameter(
+        "memory.embedding",
+        "auto",
+        "By what frames are compared. `pooled`: the mean of the engine's patch embeddings, as in the reference;"
+        " it sees exposure and hardly motion. `patch_signature`: brightness and colour patch by patch, which "
+        "sees motion and not exposure; it adds 0.05 ms to the camera callback. `auto`: patch_signature for "
+        "`novelty` and `temporal_redundancy`, else pooled.",
+        allowed=("auto", *EMBEDDINGS),
     ),
     Parameter(
         "memory.window_frames",
