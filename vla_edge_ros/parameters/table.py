@@ -166,8 +166,8 @@ MEMORY = (
     Parameter(
         "memory.embedding",
         "auto",
-        "By what frames are compared. `pooled`: the mean of the engine's patch embeddings, as in the reference;"
-        " it sees exposure and hardly motion. `patch_signature`: brightness and colour patch by patch, which "
+        "By what frames are compared. `pooled`: the mean of the engine's patch embeddings, the reference's; "
+        "it sees exposure and hardly motion. `patch_signature`: brightness and colour patch by patch, which "
         "sees motion and not exposure; it adds 0.05 ms to the camera callback. `auto`: patch_signature for "
         "`novelty` and `temporal_redundancy`, else pooled.",
         allowed=("auto", *EMBEDDINGS),

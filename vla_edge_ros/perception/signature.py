@@ -5,7 +5,7 @@ import numpy as np
 
 ROWS, COLUMNS = 4, 8
 CELLS = 2
-"""Cells along each side of a patch: of 8x8 pixels at the model's 128x64, coarse enough for a camera's shake."""
+"""Cells along each side of a patch: of 8x8 pixels at the model's 128x64, coarse enough for shake."""
 
 PATCH_VALUES = CELLS * CELLS + 3
 SIGNATURE_SIZE = ROWS * COLUMNS * PATCH_VALUES
@@ -46,7 +46,7 @@ def patch_signature(frame: np.ndarray) -> np.ndarray:
 
 
 class SignatureLog:
-    """Signatures of the newest `LENGTH` frames by index: the camera's thread writes, the control thread reads.
+    """Signatures of the newest `LENGTH` frames by index: the camera's thread writes, the control's reads.
 
     At 60 Hz it covers more than four seconds of a pass.
 

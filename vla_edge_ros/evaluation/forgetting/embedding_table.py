@@ -3,7 +3,7 @@
     python -m vla_edge_ros.evaluation.forgetting.embedding_table [RECORDING ...]
 
 The cosine of a frame and the same frame after a change, for every embedding that `memory.embedding` knows:
-median and least over frames. A memory wants it near 1 for exposure and noise and clearly below for what moves.
+median and least over frames. A memory wants it near 1 for exposure and noise, and lower for what moves.
 """
 
 import argparse

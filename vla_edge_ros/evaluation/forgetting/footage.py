@@ -78,8 +78,8 @@ def _looks_recorded(path: Path) -> bool:
 def with_needles(frames: np.ndarray, last: int, seed: int) -> tuple[np.ndarray, list[int]]:
     """Show `N_NEEDLES` cards, each in one frame alone: (frames with them, places of those frames).
 
-    The frames are drawn from the first `last` ones, after the very first; each card has a colour, a size and a
-    place of its own. Where there are fewer frames than needles, fewer are shown.
+    The frames are drawn from the first `last` ones, after the very first; each card has a colour, a size and
+    a place of its own. Where there are fewer frames than needles, fewer are shown.
     """
     random = np.random.default_rng((seed, 2))
     n_needles = max(0, min(N_NEEDLES, last - 1))

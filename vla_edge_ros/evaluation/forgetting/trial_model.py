@@ -22,8 +22,8 @@ class Pass(NamedTuple):
 class TrialModel:
     """A decoder and its cache of `n_slots`; several memories may take turns in it.
 
-    Arithmetic is that of the NumPy engine, on one BLAS thread. Where the tokens are given, the A action tokens
-    are run as one block, which is the same attention in one call.
+    Arithmetic is that of the NumPy engine, on one BLAS thread. Where the tokens are given, the A action
+    tokens are run as one block, which is the same attention in one call.
     """
 
     def __init__(self, model: str, seed: int, n_slots: int, action_tokens: int):
@@ -43,7 +43,7 @@ class TrialModel:
             self.decoder.extend(self.decoder.embed_tokens(tokens[part]), slots[part])
 
     def embedding(self, kind: str, frame: np.ndarray, frame_slots: np.ndarray) -> np.ndarray:
-        """What `memory.embedding` = `kind` gives for `frame`, which a pass has just put into `frame_slots`."""
+        """What `memory.embedding` = `kind` gives for `frame`, which a pass has put into `frame_slots`."""
         if kind == "patch_signature":
             return patch_signature(frame)
         if kind == "pooled":
