@@ -51,6 +51,8 @@ setup(
             "ros-trajectory-msgs>=5.5",
             "ros-std-srvs>=5.5",
         ],
+        # Parquet, and a Ray cluster, for `vla-edge evaluate`.
+        "evaluate": ["pyarrow>=14.0", "ray>=2.9"],
         "gpu": ["pycuda>=2024.1", "cuda-bindings>=12.6"],
         "test": [
             "pytest>=8.0",

@@ -30,13 +30,17 @@ def regret(losses: Sequence[float], chosen: int) -> float:
     return float(losses[chosen] - min(losses))
 
 
-def relative_regret(losses: Sequence[float], chosen: int) -> float:
-    """Regret in units of what forgetting by chance would cost: 0 is the oracle, 1 is chance.
+def regret_rank(losses: Sequence[float], chosen: int) -> float:
+    """Share of the other frames whose absence changes less: 0 is the oracle, 1/2 chance, 1 the worst.
 
-    Where all frames cost the same there is nothing to regret: 0.
+    Frames of equal loss count half. Unlike `regret` it does not hang on the few evictions that change much.
     """
-    by_chance = float(np.mean(losses) - min(losses))
-    return regret(losses, chosen) / by_chance if by_chance > 0 else 0.0
+    losses = np.asarray(losses, float)
+    if len(losses) == 1:
+        return 0.0
+    better = float((losses < losses[chosen]).sum())
+    equal = float((losses == losses[chosen]).sum() - 1)
+    return (better + equal / 2) / (len(losses) - 1)
 
 
 def temporal_coverage(times: Sequence[float], start: float, now: float, n_stretches: int) -> float:
@@ -56,11 +60,10 @@ def recall(is_held: Sequence[bool]) -> float | None:
     return float(np.mean(is_held)) if len(is_held) else None
 
 
-def bootstrap_ci95(values: Sequence[float], seed: int = 0, draws: int = 10_000) -> tuple[float, float]:
-    """The percentile bootstrap interval of the mean (Efron, 1979), 95 %; (NaN, NaN) below two values."""
+def bootstrap_ci95(values: Sequence[float], seed: int = 0, draws: int = 10_000) -> list[float] | None:
+    """[low, high]: the percentile bootstrap interval (Efron, 1979) of the mean; None below two values."""
     values = np.asarray(values, float)
     if len(values) < 2:
-        return float("nan"), float("nan")
+        return None
     picks = np.random.default_rng(seed).integers(len(values), size=(draws, len(values)))
-    low, high = np.percentile(values[picks].mean(axis=1), [2.5, 97.5])
-    return float(low), float(high)
+    return np.percentile(values[picks].mean(axis=1), [2.5, 97.5]).tolist()

@@ -66,7 +66,7 @@ class TrialModel:
             return self._decode(action_slots)
         given = np.concatenate(([self._action_start], self.first_action + tokens[:-1]))
         normed = decoder.extend(decoder.embed_tokens(given), action_slots)
-        logits = np.array([decoder.action_logits(row) for row in normed], np.float64)
+        logits = np.array([decoder.action_logits(row).copy() for row in normed], np.float64)
         return Pass(tokens, log_softmax(logits))
 
     def _decode(self, action_slots: np.ndarray) -> Pass:

@@ -1,0 +1,125 @@
+"""Rows of an evaluation: written as they come, read again where a run goes on, and summed up by policy."""
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from vla_edge_ros.errors import UserError
+from vla_edge_ros.evaluation.forgetting.metrics import bootstrap_ci95
+from vla_edge_ros.figures import percentiles
+
+KEY = ("bag", "policy", "capacity", "seed", "plan_model", "plan_frames", "plan_oracle_every")
+FIGURES = ("regret_nats", "regret_rank", "kl_nats", "action_l1", "needle_recall", "coverage")
+
+
+def key_of(row: dict) -> tuple:
+    return tuple(row[name] for name in KEY)
+
+
+class RowFile:
+    """One JSON object a line, appended and flushed; a last line that was cut is dropped when it is read."""
+
+    def __init__(self, path: Path):
+        self._path = path
+        self.rows = self._read() if path.exists() else []
+
+    def append(self, rows: Iterable[dict]) -> None:
+        """Add rows, on the disk before this returns."""
+        rows = list(rows)
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write("".join(json.dumps(row) + "\n" for row in rows))
+        self.rows += rows
+
+    def _read(self) -> list[dict]:
+        text = self._path.read_text(encoding="utf-8")
+        whole, _, cut = text.rpartition("\n")
+        rows = []
+        for number, line in enumerate(whole.splitlines(), start=1):
+            try:
+                row = json.loads(line)
+                key_of(row)
+            except (ValueError, KeyError, TypeError):
+                raise UserError(
+                    f"{self._path}: line {number} is no row of an evaluation: name another --out folder"
+                ) from None
+            rows.append(row)
+        if cut:
+            self._path.write_text(whole + "\n" if whole else "", encoding="utf-8")
+        return rows
+
+
+def write_parquet(path: Path, rows: Sequence[dict]) -> None:
+    """All rows with all their columns; needs pyarrow."""
+    import pyarrow
+    from pyarrow import parquet
+
+    ordered = sorted(rows, key=lambda row: tuple(str(row[name]).zfill(6) for name in KEY))
+    parquet.write_table(pyarrow.Table.from_pylist(ordered), path)
+
+
+def by_seed(rows: Sequence[dict], figure: str) -> dict[int, float]:
+    """By seed, the mean of `figure` over bags and capacities; rows that have none are left out."""
+    values: dict[int, list[float]] = {}
+    for row in rows:
+        if row[figure] is not None:
+            values.setdefault(row["seed"], []).append(row[figure])
+    return {seed: float(np.mean(found)) for seed, found in sorted(values.items())}
+
+
+def summary_of(rows: Sequence[dict]) -> dict:
+    """One policy's figures over its rows: means, and 95 % bootstrap intervals over seeds.
+
+    A seed's value is the mean over bags and capacities, so that what a bag has in common in all seeds does
+    not count as independent.
+    """
+    summary: dict = {"trials": len(rows)}
+    for figure in FIGURES:
+        values = list(by_seed(rows, figure).values())
+        name = figure.removesuffix("_nats")
+        summary[f"{name}_mean"] = float(np.mean(values)) if values else None
+        summary[f"{name}_ci95"] = bootstrap_ci95(values)
+    summary["needle_recall"] = summary.pop("needle_recall_mean")
+    costs = percentiles(us for row in rows for us in row["eviction_us"])
+    return summary | {"victim_us_p50": costs["p50"], "victim_us_p99": costs["p99"]}
+
+
+def difference(rows: Sequence[dict], better: str, other: str, figure: str) -> dict:
+    """`better` minus `other`, paired by seed: mean, 95 % bootstrap interval, and whether it excludes zero."""
+    first = by_seed([row for row in rows if row["policy"] == better], figure)
+    second = by_seed([row for row in rows if row["policy"] == other], figure)
+    pairs = [first[seed] - second[seed] for seed in first.keys() & second.keys()]
+    interval = bootstrap_ci95(pairs)
+    return {
+        "mean": float(np.mean(pairs)) if pairs else None,
+        "ci95": interval,
+        "is_significant": interval is not None and (interval[0] > 0 or interval[1] < 0),
+        "seeds": len(pairs),
+    }
+
+
+def document(rows: Sequence[dict]) -> dict:
+    """Everything that the rows say, for `forgetting.json`: figures by policy, and novelty against the others.
+
+    winner: the policy of the least mean regret (by rank); `is_significant` beside each says whether its
+    distance to the winner can be told from chance.
+    """
+    policies = list(dict.fromkeys(row["policy"] for row in rows))
+    figures = {name: summary_of([row for row in rows if row["policy"] == name]) for name in policies}
+    ranked = [name for name in policies if figures[name]["regret_rank_mean"] is not None]
+    winner = min(ranked, key=lambda name: figures[name]["regret_rank_mean"], default=None)
+    against = {
+        other: {figure: difference(rows, winner, other, figure) for figure in FIGURES}
+        for other in policies
+        if winner is not None and other != winner
+    }
+    return {
+        "bags": sorted({row["bag"] for row in rows}),
+        "seeds": len({row["seed"] for row in rows}),
+        "capacities": sorted({row["capacity"] for row in rows}),
+        "plans": [list(plan) for plan in sorted({key_of(row)[4:] for row in rows})],
+        "policies": figures,
+        "least_regret": winner,
+        "least_regret_minus_others": against,
+    }
