@@ -7,7 +7,8 @@ from control_rig import INFO, MS, PERIOD, Rig
 from vla_edge_ros.control.decision import Decision
 from vla_edge_ros.control.events import ClockJump, Enable, EngineReplaced, Instruction, ResetMemory
 from vla_edge_ros.engine.interface import FrameWork, PromptWork
-from vla_edge_ros.perception.signature import SignatureLog
+from vla_edge_ros.perception.frame_log import FrameLog
+from vla_edge_ros.perception.signature import SIGNATURE_SIZE, patch_signature
 
 
 def enabled_rig(**arguments) -> Rig:
@@ -444,7 +445,7 @@ def test_times_in_a_record_agree():
 
 
 def test_frames_are_compared_by_their_signatures_where_there_are_some():
-    log = SignatureLog()
+    log = FrameLog(patch_signature, (SIGNATURE_SIZE,), np.float32)
     rig = Rig(signatures=log, eviction="semantic", n_slots=3 * 32 + 10 + 8)
     publish = rig.publish
 

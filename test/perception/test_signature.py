@@ -1,9 +1,8 @@
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vla_edge_ros.perception.signature import SIGNATURE_SIZE, SignatureLog, patch_signature
+from vla_edge_ros.perception.signature import patch_signature
 
 
 def scene(seed: int) -> np.ndarray:
@@ -57,22 +56,3 @@ def test_a_signature_by_hand():
     wanted[:, :4, 4], wanted[:, 4:, 4] = -half, half
     wanted /= np.sqrt(1 + half**2)
     np.testing.assert_allclose(patch_signature(frame), wanted.reshape(-1), atol=1e-6)
-
-
-def test_the_log_gives_the_signature_of_each_of_its_newest_frames():
-    log = SignatureLog()
-    frames = [scene(seed) for seed in range(3)]
-    for index in range(1, 301):
-        log.put(index, frames[index % 3])
-    for index in (300, 299, 45):
-        np.testing.assert_array_equal(log.of(index), patch_signature(frames[index % 3]))
-    assert log.missed == 0
-
-
-@pytest.mark.parametrize("index", [44, 301])
-def test_a_frame_that_the_log_does_not_hold_is_counted_and_like_nothing(index):
-    log = SignatureLog()
-    for written in range(1, 301):
-        log.put(written, scene(0))
-    np.testing.assert_array_equal(log.of(index), np.zeros(SIGNATURE_SIZE))
-    assert log.missed == 1

@@ -35,7 +35,7 @@ from vla_edge_ros.engine.interface import (
 from vla_edge_ros.memory.frame_memory import FrameMemory
 from vla_edge_ros.perception.frame import FrameMeta
 from vla_edge_ros.perception.frame_buffer import FrameBuffer
-from vla_edge_ros.perception.signature import SignatureLog
+from vla_edge_ros.perception.frame_log import FrameLog
 
 Hold = tuple[Decision, str]
 
@@ -86,7 +86,7 @@ class Controller:
         planner: ActionPlanner,
         admission: Admission,
         on_fault: Callable[[str], None] = lambda error: None,
-        signatures: SignatureLog | None = None,
+        signatures: FrameLog | None = None,
     ) -> None:
         self.config = config
         self.memory = memory
@@ -306,7 +306,9 @@ class Controller:
     def _embedding(self, result: WorkResult) -> np.ndarray:
         if self._signatures is None:
             return result.embedding
-        return self._signatures.of(result.frame.index)
+        signature = self._signatures.of(result.frame.index)
+        # Zero is like nothing: the frame stays until time alone lets it go.
+        return signature if signature is not None else np.zeros(self._signatures.shape, np.float32)
 
     def _fail(self, reason: str, details: str) -> None:
         if self._fault is None:

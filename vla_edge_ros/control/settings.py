@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import numpy as np
+
 from vla_edge_ros.actions.config import ActionConfig
 from vla_edge_ros.actions.planner import ActionPlanner
 from vla_edge_ros.actions.policy import Policy, load_policy
@@ -16,8 +18,9 @@ from vla_edge_ros.engine.tokenizer import load_tokenizer
 from vla_edge_ros.memory.frame_memory import FrameMemory
 from vla_edge_ros.memory.policies import embedding_for, make_policy
 from vla_edge_ros.perception.frame_buffer import FrameBuffer
+from vla_edge_ros.perception.frame_log import FrameLog
 from vla_edge_ros.perception.resize import Resizer
-from vla_edge_ros.perception.signature import SIGNATURE_SIZE, SignatureLog
+from vla_edge_ros.perception.signature import SIGNATURE_SIZE, patch_signature
 from vla_edge_ros.perception.stamps import StampWatch
 from vla_edge_ros.share import share_directory
 
@@ -91,7 +94,7 @@ def build_controller(
     info: EngineInfo,
     frames: FrameBuffer,
     on_fault: Callable[[str], None],
-    signatures: SignatureLog | None,
+    signatures: FrameLog | None,
 ) -> Controller:
     """A controller around an engine that is already configured; `signatures` is that of `signature_log`."""
     live = live_settings(parameters)
@@ -108,10 +111,12 @@ def build_controller(
     )
 
 
-def signature_log(parameters: Parameters) -> SignatureLog | None:
+def signature_log(parameters: Parameters) -> FrameLog | None:
     """Where camera and controller meet if frames are compared by their signatures, else None."""
     embedding = embedding_for(parameters["memory.policy"], parameters["memory.embedding"])
-    return SignatureLog() if embedding == "patch_signature" else None
+    if embedding != "patch_signature":
+        return None
+    return FrameLog(patch_signature, (SIGNATURE_SIZE,), np.float32)
 
 
 def stamp_watch(parameters: Parameters) -> StampWatch:

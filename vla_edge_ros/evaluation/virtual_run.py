@@ -206,7 +206,11 @@ class _Rig:
             parameters, policy, self.clock, self._engine, self._info, self._frames, _say_fault, signatures
         )
         self._camera = CameraPipeline(
-            self._frames, settings.resizer(parameters), settings.stamp_watch(parameters), topic, signatures
+            self._frames,
+            settings.resizer(parameters),
+            settings.stamp_watch(parameters),
+            topic,
+            [signatures] if signatures is not None else [],
         )
         self._prompter = settings.Prompter(parameters)
         self._ordinals: dict[int, int] = {}

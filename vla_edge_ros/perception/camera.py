@@ -1,6 +1,7 @@
 """From a camera's callback to the frame buffer, whatever the message holds."""
 
 import zlib
+from collections.abc import Sequence
 
 import cv2
 import numpy as np
@@ -9,10 +10,10 @@ from vla_edge_ros.errors import one_line
 from vla_edge_ros.perception.decode import decode
 from vla_edge_ros.perception.frame import FrameMeta
 from vla_edge_ros.perception.frame_buffer import FrameBuffer
+from vla_edge_ros.perception.frame_log import FrameLog
 from vla_edge_ros.perception.message import header_stamp_ns
 from vla_edge_ros.perception.refusal import ImageRefused, Refusal, RefusalKind
 from vla_edge_ros.perception.resize import Resizer
-from vla_edge_ros.perception.signature import SignatureLog
 from vla_edge_ros.perception.stamps import StampVerdict, StampWatch
 
 
@@ -22,7 +23,7 @@ class CameraPipeline:
     received: messages so far = published + withheld + all of `refused`.
     withheld: whole frames that were not new (a repeated stamp, a frozen picture).
     refused: messages by kind of refusal. last_refusal: the newest one, or None.
-    signatures: where the signature of each frame is put before the frame is published, if anywhere.
+    logs: where each frame is put down before it is published.
     is_frozen: whether the newest whole frame was one of a frozen camera.
 
     OpenCV is set to one thread for the process: a picture of this size gains nothing from more, and they
@@ -35,7 +36,7 @@ class CameraPipeline:
         resizer: Resizer,
         watch: StampWatch,
         topic: str,
-        signatures: SignatureLog | None = None,
+        logs: Sequence[FrameLog] = (),
     ):
         cv2.setNumThreads(1)
         self.topic = topic
@@ -45,7 +46,7 @@ class CameraPipeline:
         self.last_refusal: Refusal | None = None
         self.is_frozen = False
         self._buffer = buffer
-        self._signatures = signatures
+        self._logs = logs
         self._resizer = resizer
         self._frame = np.empty((resizer.height, resizer.width, 3), np.uint8)
         self._decoded: np.ndarray | None = None
@@ -82,8 +83,8 @@ class CameraPipeline:
         self._publish(meta.stamp_ns, meta.capture_ns, meta.receipt_ns)
 
     def _publish(self, stamp_ns: int, capture_ns: int, receipt_ns: int) -> None:
-        if self._signatures is not None:
-            self._signatures.put(self._buffer.next_index, self._frame)
+        for log in self._logs:
+            log.put(self._buffer.next_index, self._frame)
         self._buffer.write(self._frame, stamp_ns, capture_ns, receipt_ns)
         self.published += 1
 

@@ -43,35 +43,3 @@ def patch_signature(frame: np.ndarray) -> np.ndarray:
         values[..., place] = ratios.reshape(ROWS, CELLS, COLUMNS, CELLS).mean(axis=(1, 3))
     values /= np.sqrt(np.square(values).sum(axis=2, keepdims=True) + np.float32(_FLAT * _FLAT))
     return values.reshape(SIGNATURE_SIZE)
-
-
-class SignatureLog:
-    """Signatures of the newest `LENGTH` frames by index: the camera's thread writes, the control's reads.
-
-    At 60 Hz it covers more than four seconds of a pass.
-
-    missed: signatures that were asked for and no longer there; zero was given, which is like nothing.
-    """
-
-    LENGTH = 256
-
-    def __init__(self) -> None:
-        self.missed = 0
-        self._indices = np.zeros(self.LENGTH, np.int64)
-        self._vectors = np.zeros((self.LENGTH, SIGNATURE_SIZE), np.float32)
-
-    def put(self, index: int, frame: np.ndarray) -> None:
-        """Keep the signature of frame `index`, which is not published yet."""
-        row = index % self.LENGTH
-        self._indices[row] = 0
-        self._vectors[row] = patch_signature(frame)
-        self._indices[row] = index
-
-    def of(self, index: int) -> np.ndarray:
-        """(224,) float32, a copy; zeros where frame `index` was too long ago."""
-        row = index % self.LENGTH
-        vector = self._vectors[row].copy()
-        if self._indices[row] != index:
-            self.missed += 1
-            vector[:] = 0.0
-        return vector
