@@ -93,7 +93,7 @@ class _Drawer:
         return cosine, sine
 
     def _log(self, u: np.ndarray) -> np.ndarray:
-        """ln u in place, u in (0, 1]: ln m = 2 atanh((m - 1) / (m + 1)), m = u / 2^e in [sqrt(.5), sqrt(2))."""
+        """ln u in place, u in (0, 1]: ln m = 2 atanh((m - 1) / (m + 1)), m = u / 2^e in [0.707, 1.414)."""
         n = len(u)
         exponent, t, square = self._spare[0, :n].view(np.int64), self._a[:n], self._b[:n]
         bits = u.view(np.int64)
@@ -158,7 +158,7 @@ def _fill(flat: np.ndarray, state: int, start: int, mean: float, deviation: floa
 
 
 def usable_threads() -> int:
-    """A core stays with the control loop and the camera: weights are drawn anew when an engine is replaced."""
+    """A core stays with the control loop and the camera: an engine is replaced while they run."""
     return max(1, min(_MAX_THREADS, len(os.sched_getaffinity(0)) - 1))
 
 
