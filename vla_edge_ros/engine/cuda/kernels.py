@@ -40,7 +40,7 @@ def command_dtype(n_slots: int) -> np.dtype:
             *((name, np.uint32) for name in ("epoch", "n_context", "n_tokens", "n_steps")),
             *((name, np.uint32) for name in ("is_frame", "is_void", "is_aborted", "frame_index")),
             ("abort_ns", np.uint64),
-            ("reserved", np.uint64),
+            *((name, np.uint32) for name in ("prefill_layer_ns", "decode_layer_ns")),
             ("token_slots", np.int32, 32),
             ("context_slots", np.int32, n_slots),
         ]
