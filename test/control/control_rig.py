@@ -22,7 +22,12 @@ PERIOD = 33 * MS
 DEADLINE = 33 * MS
 MARGIN = 2 * MS
 VOCABULARY = 513
-CONFIG = {"max_frame_age_ns": 100 * MS, "max_hold_ns": 300 * MS, "uses_late_result": False}
+CONFIG = {
+    "max_frame_age_ns": 100 * MS,
+    "max_hold_ns": 300 * MS,
+    "uses_late_result": False,
+    "stall_timeout_ns": 2000 * MS,
+}
 INFO = EngineInfo("scripted", "scripted", VOCABULARY, 4)
 POLICIES = Path(__file__).resolve().parents[2] / "config/policies"
 

@@ -107,7 +107,8 @@ def test_stamps_of_no_use_do_not_cost_the_frames(tmp_path, stamps, monkeypatch):
 class UncertainService:
     """Service times as a busy machine gives them, seeded by the work's id."""
 
-    def times(self, work_id: int, now_ns: int) -> WorkTimes:
+    def times(self, work, now_ns: int) -> WorkTimes:
+        work_id = work.work_id
         rng = np.random.default_rng((9, work_id))
         started = now_ns + int(rng.integers(0, 3_000_000))
         prefill, decode = int(rng.integers(2e6, 12e6)), int(rng.integers(2e6, 22e6))

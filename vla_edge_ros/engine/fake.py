@@ -130,7 +130,8 @@ class FakeEngine:
         )
         if isinstance(work, FrameWork):
             self._look(self._in_flight)
-            if self._in_flight.status is WorkStatus.DONE and 0 < work.deadline_ns < self._in_flight.finished_ns:
+            is_late = 0 < work.deadline_ns < self._in_flight.finished_ns
+            if is_late and self._in_flight.status is WorkStatus.DONE:
                 self._stop(self._in_flight, max(started_ns, work.deadline_ns))
 
     def wait(self, until_ns: int) -> WorkResult | None:

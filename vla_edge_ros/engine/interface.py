@@ -121,6 +121,14 @@ class StageTimes:
     def total_ns(self) -> int:
         return self.copy_ns + self.vision_ns + self.prefill_ns + self.decode_ns
 
+    def __add__(self, other: "StageTimes") -> "StageTimes":
+        return StageTimes(
+            self.copy_ns + other.copy_ns,
+            self.vision_ns + other.vision_ns,
+            self.prefill_ns + other.prefill_ns,
+            self.decode_ns + other.decode_ns,
+        )
+
 
 @dataclass(slots=True)
 class WorkResult:

@@ -159,9 +159,7 @@ class Mailbox:
     ) -> int:
         counts = [len(array) for array in arrays] + [0] * (4 - len(arrays))
         self._check_fits(4 * sum(counts), kind)
-        _HEADER.pack_into(
-            self._send_buffer, 0, kind, 0, 0, 0, *counts, work_id, deadline_ns, *_NO_TIMES[1:]
-        )
+        _HEADER.pack_into(self._send_buffer, 0, kind, 0, 0, 0, *counts, work_id, deadline_ns, *_NO_TIMES[1:])
         offset = 0
         for array, count in zip(arrays, counts, strict=False):
             np.copyto(self._out_ints[offset : offset + count], array)

@@ -1,7 +1,7 @@
 """What the device's clock says when the steady clock says something, learnt from the passes themselves."""
 
 DRIFT = 1 / 2000
-"""What the clocks may drift apart, as a share of the time: 500 ppm, the most that NTP slews the steady clock."""
+"""What the clocks may drift apart in a time: 500 ppm, the most that NTP slews the steady clock."""
 
 
 class DeviceClock:

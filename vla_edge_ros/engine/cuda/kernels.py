@@ -68,6 +68,25 @@ def result_dtype(hidden_size: int) -> np.dtype:
     )
 
 
+# A pass leaves in `Result` what an earlier one wrote, where it does not come to it.
+
+
+def part_ends_ns(told: np.void) -> list[int]:
+    """Device times at which copy, vision, prefill and the steps ended, as far as the pass came."""
+    ends = [int(told["prefill_began_ns"]), int(told["embedded_ns"])]
+    # A stopped prefill ends after it was stopped.
+    if told["is_aborted"] and told["stopped_ns"] <= told["prefill_ended_ns"]:
+        return ends
+    return [*ends, int(told["prefill_ended_ns"]), *map(int, told["step_ended_ns"][: int(told["steps_done"])])]
+
+
+def last_mark_ns(told: np.void) -> int:
+    """The last device time that a pass left."""
+    if told["is_void"]:
+        return int(told["fetched_ns"])
+    return int(told["stopped_ns"]) if told["is_aborted"] else part_ends_ns(told)[-1]
+
+
 @dataclass(frozen=True, slots=True)
 class Launch:
     """One kernel with its geometry; every kernel of a pass takes `Arguments` by value."""
