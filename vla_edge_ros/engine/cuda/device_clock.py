@@ -24,9 +24,11 @@ class DeviceClock:
 
     def observe(self, launched_ns: int, first_mark_ns: int, last_mark_ns: int, seen_ns: int) -> None:
         """Take one pass over: steady times around its marks in device time."""
-        low_ns, high_ns = launched_ns - first_mark_ns, seen_ns - last_mark_ns
+        # Both as they can be when the pass is seen: each holds at its mark, somewhere in between.
+        drift_ns = _drift_ns(launched_ns, seen_ns)
+        low_ns, high_ns = launched_ns - first_mark_ns - drift_ns, seen_ns - last_mark_ns + drift_ns
         if self._at_ns is not None:
-            drift_ns = self._drift_ns(seen_ns)
+            drift_ns = _drift_ns(self._at_ns, seen_ns)
             known_low_ns = max(low_ns, self._low_ns - drift_ns)
             known_high_ns = min(high_ns, self._high_ns + drift_ns)
             if known_low_ns <= known_high_ns:
@@ -40,7 +42,8 @@ class DeviceClock:
         """
         if self._at_ns is None:
             return None
-        return steady_ns - self._low_ns + self._drift_ns(steady_ns)
+        return steady_ns - self._low_ns + _drift_ns(self._at_ns, steady_ns)
 
-    def _drift_ns(self, steady_ns: int) -> int:
-        return int(DRIFT * abs(steady_ns - self._at_ns)) + 1
+
+def _drift_ns(from_ns: int, to_ns: int) -> int:
+    return int(DRIFT * abs(to_ns - from_ns)) + 1
