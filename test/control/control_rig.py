@@ -46,7 +46,8 @@ class Aborts(NamedTuple):
 class ScriptedEngine:
     """Takes `service_ms` for a pass, or what `script` says; obeys the protocol strictly.
 
-    script: place of a piece of work (from 0) -> milliseconds, "fail", "no_frame", "hang", or Aborts.
+    script: place of a piece of work (from 0) -> milliseconds, "fail", "no_frame", "hang", or Aborts (a
+        prompt is not stopped).
     heeds_deadlines: a pass that would end later is stopped `ABORT_NS` after its deadline; an engine whose
         last step is a long one does not. What it knows of what is to come is `service_ms`.
     """
@@ -71,6 +72,8 @@ class ScriptedEngine:
         assert self._pending is None, "work was submitted while other work ran"
         assert not self.is_dead, "work was submitted to a dead engine"
         does = self.script.get(len(self.submitted), self.service_ms if isinstance(work, FrameWork) else 1.0)
+        if isinstance(does, Aborts) and not isinstance(work, FrameWork):
+            does = 1.0
         self.submitted.append(work)
         now = self.clock.now_ns()
         result = WorkResult(work.work_id, WorkStatus.DONE, started_ns=now)
