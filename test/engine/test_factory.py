@@ -99,3 +99,17 @@ def test_what_stands_in_cudas_way_is_named(monkeypatch):
         assert reason in cuda_obstacle()
     monkeypatch.setitem(sys.modules, CUDA_MODULE, types.ModuleType(CUDA_MODULE))
     assert cuda_obstacle() == ""
+
+
+@pytest.mark.parametrize("backend", ["cuda", "fake"])
+@pytest.mark.parametrize(
+    ("asked_for", "words"),
+    [
+        ({"gives_signals": True}, "attention and value norms: use backend numpy, or a memory.policy that"),
+        ({"embedding": "key_summary"}, "the embedding key_summary: use backend numpy, or memory.embedding"),
+    ],
+)
+def test_what_numpy_alone_gives_is_refused_of_the_others_in_one_line(frames, backend, asked_for, words):
+    with pytest.raises(EngineError, match=f"backend {backend} does not give {words}"):
+        make_engine(EngineSpec(backend=backend, model="fake", **asked_for), frames)
+    assert make_engine(EngineSpec(backend="auto", **asked_for), frames).configure().backend == "numpy"

@@ -16,7 +16,7 @@ from vla_edge_ros.control.schedule import TickSchedule
 from vla_edge_ros.engine.interface import FRAME_TOKENS, MAX_ACTION_TOKENS, Engine, EngineInfo, EngineSpec
 from vla_edge_ros.engine.tokenizer import load_tokenizer
 from vla_edge_ros.memory.frame_memory import FrameMemory
-from vla_edge_ros.memory.policies import embedding_for, make_policy
+from vla_edge_ros.memory.policies import NEED_SIGNALS, embedding_for, make_policy
 from vla_edge_ros.perception.frame_buffer import FrameBuffer
 from vla_edge_ros.perception.frame_log import FrameLog
 from vla_edge_ros.perception.resize import Resizer
@@ -47,6 +47,8 @@ def engine_spec(parameters: Parameters, action_tokens: int) -> EngineSpec:
         action_tokens=action_tokens,
         blas_threads=parameters["engine.blas_threads"],
         budget_bytes=parameters["memory.budget_bytes"],
+        embedding="key_summary" if _embedding_of(parameters) == "key_summary" else "pooled",
+        gives_signals=parameters["memory.policy"] in NEED_SIGNALS,
     )
 
 
@@ -66,6 +68,7 @@ def live_settings(parameters: Parameters) -> Retune:
             max_frame_age_ns=ns(parameters["camera.max_age_ms"]),
             max_hold_ns=ns(parameters["actions.max_hold_ms"]),
             uses_late_result=parameters["actions.late_result"] == "next_tick",
+            stall_timeout_ns=ns(parameters["engine.stall_timeout_ms"]),
         ),
         AdmissionConfig(
             parameters["admission.ema_alpha"],
@@ -113,10 +116,13 @@ def build_controller(
 
 def signature_log(parameters: Parameters) -> FrameLog | None:
     """Where camera and controller meet if frames are compared by their signatures, else None."""
-    embedding = embedding_for(parameters["memory.policy"], parameters["memory.embedding"])
-    if embedding != "patch_signature":
+    if _embedding_of(parameters) != "patch_signature":
         return None
     return FrameLog(patch_signature, (SIGNATURE_SIZE,), np.float32)
+
+
+def _embedding_of(parameters: Parameters) -> str:
+    return embedding_for(parameters["memory.policy"], parameters["memory.embedding"])
 
 
 def stamp_watch(parameters: Parameters) -> StampWatch:

@@ -17,8 +17,10 @@ CUDA_IS_ON_TRIAL = "cuda could run here, but has not passed its gate yet; ask fo
 def make_engine(spec: EngineSpec, frames: FrameBuffer) -> Engine:
     """An engine that is not yet configured; `auto` is `numpy`, with a note why it is not `cuda`.
 
-    Raises EngineError where the backend is unknown or cannot run here.
+    Raises EngineError where the backend is unknown, cannot run here, or does not give what is asked for.
     """
+    if spec.backend in ("cuda", "fake"):
+        _require_plain(spec)
     if spec.backend == "auto":
         note = f"backend auto chose numpy: {cuda_obstacle() or CUDA_IS_ON_TRIAL}"
         return _WithNote(make_engine(replace(spec, backend="numpy"), frames), note)
@@ -36,6 +38,16 @@ def make_engine(spec: EngineSpec, frames: FrameBuffer) -> Engine:
 
         return FakeEngine(spec, frames)
     raise EngineError(f"unknown engine backend {spec.backend!r}: use one of {', '.join(BACKENDS)}")
+
+
+def _require_plain(spec: EngineSpec) -> None:
+    """Refuse what the NumPy engine alone gives."""
+    for is_wanted, what, instead in (
+        (spec.gives_signals, "attention and value norms", "a memory.policy that needs none"),
+        (spec.embedding != "pooled", f"the embedding {spec.embedding}", "memory.embedding patch_signature"),
+    ):
+        if is_wanted:
+            raise EngineError(f"backend {spec.backend} does not give {what}: use backend numpy, or {instead}")
 
 
 def cuda_obstacle() -> str:

@@ -24,17 +24,18 @@ from vla_edge_ros.engine.interface import (
     WorkStatus,
 )
 from vla_edge_ros.engine.linux import BoundedPoll
+from vla_edge_ros.memory.signals import PassSignals
 from vla_edge_ros.perception.frame import FrameMeta
 
 MAX_STEPS = 16
 """K: the longest action chunk of one result."""
 
-_HEADER = struct.Struct("=4H 4I Q 10q")
-# kind, status, arrays present, unused; four counts; work id;
-# frame index, stamp, capture, receipt; copy, vision, prefill, decode; started, finished
-_MIN_PAYLOAD_BYTES = 65536
-_NO_TIMES = (0,) * 10
-_TOKENS, _TOP_PROBABILITY, _ENTROPY, _EMBEDDING = 1, 2, 4, 8
+_HEADER = struct.Struct("=4H 4I Q 14q")
+# kind, status, arrays present, steps done; four counts; work id; of a result: frame index, stamp, capture,
+# receipt; copy, vision, prefill, decode; the same, remaining; started, finished; of a frame's work: deadline
+_MIN_PAYLOAD_BYTES = 68 * 1024
+_NO_TIMES = (0,) * 14
+_TOKENS, _TOP_PROBABILITY, _ENTROPY, _EMBEDDING, _SIGNALS = 1, 2, 4, 8, 16
 
 
 class MailboxClosed(Exception):
@@ -143,7 +144,7 @@ class Mailbox:
     def _encode(self, message: Message) -> int:
         if isinstance(message, FrameWork):
             arrays = (message.context_slots, message.frame_slots, message.action_slots)
-            return self._encode_slots(Kind.FRAME, message.work_id, arrays)
+            return self._encode_slots(Kind.FRAME, message.work_id, arrays, message.deadline_ns)
         if isinstance(message, WorkResult):
             return self._encode_result(message)
         if isinstance(message, PromptWork):
@@ -154,10 +155,12 @@ class Mailbox:
             return self._encode_slots(Kind.CLOSE, 0, ())
         return self._encode_text(message)
 
-    def _encode_slots(self, kind: Kind, work_id: int, arrays: tuple[np.ndarray, ...]) -> int:
+    def _encode_slots(
+        self, kind: Kind, work_id: int, arrays: tuple[np.ndarray, ...], deadline_ns: int = 0
+    ) -> int:
         counts = [len(array) for array in arrays] + [0] * (4 - len(arrays))
         self._check_fits(4 * sum(counts), kind)
-        _HEADER.pack_into(self._send_buffer, 0, kind, 0, 0, 0, *counts, work_id, *_NO_TIMES)
+        _HEADER.pack_into(self._send_buffer, 0, kind, 0, 0, 0, *counts, work_id, deadline_ns, *_NO_TIMES[1:])
         offset = 0
         for array, count in zip(arrays, counts, strict=False):
             np.copyto(self._out_ints[offset : offset + count], array)
@@ -180,7 +183,9 @@ class Mailbox:
             )
         embedding_size = 0 if result.embedding is None else len(result.embedding)
         error = result.error.encode("utf-8", "replace")
-        self._check_fits(4 * (3 * steps * action_tokens + embedding_size) + len(error), Kind.RESULT)
+        n_signals = 0 if result.signals is None else 2 * len(result.signals.frame_attention) + 2
+        n_words = 3 * steps * action_tokens + embedding_size + n_signals
+        self._check_fits(4 * n_words + len(error), Kind.RESULT)
         present = 0
         offset = 0
         for bit, array, view in (
@@ -196,25 +201,26 @@ class Mailbox:
             present |= bit
             np.copyto(view[offset : offset + array.size].reshape(array.shape), array)
             offset += array.size
+        if result.signals is not None:
+            present |= _SIGNALS
+            _put_signals(result.signals, self._out_floats[offset : offset + n_signals])
+            offset += n_signals
         frame = result.frame
-        stages = result.stages
         _HEADER.pack_into(
             self._send_buffer,
             0,
             Kind.RESULT,
             result.status.value,
             present,
-            0,
+            result.steps_done,
             steps,
             action_tokens,
             embedding_size,
             len(error),
             result.work_id,
             *((0, 0, 0, 0) if frame is None else _frame_fields(frame)),
-            stages.copy_ns,
-            stages.vision_ns,
-            stages.prefill_ns,
-            stages.decode_ns,
+            *_stage_fields(result.stages),
+            *_stage_fields(result.remaining),
             result.started_ns,
             result.finished_ns,
         )
@@ -230,11 +236,11 @@ class Mailbox:
             )
 
     def _decode(self, size: int) -> Message:
-        kind, status, present, _, *rest = _HEADER.unpack_from(self._receive_buffer)
+        kind, status, present, steps_done, *rest = _HEADER.unpack_from(self._receive_buffer)
         counts, work_id, times = rest[:4], rest[4], rest[5:]
         kind = Kind(kind)
         if kind is Kind.RESULT:
-            return self._decode_result(size, status, present, counts, work_id, times)
+            return self._decode_result(size, status, present, steps_done, counts, work_id, times)
         if kind is Kind.CLOSE:
             return Close()
         if kind in (Kind.SPEC, Kind.INFO, Kind.ERROR):
@@ -245,12 +251,12 @@ class Mailbox:
             arrays.append(self._in_ints[offset : offset + count])
             offset += count
         if kind is Kind.FRAME:
-            return FrameWork(work_id, *arrays)
+            return FrameWork(work_id, *arrays, deadline_ns=times[0])
         if kind is Kind.PROMPT:
             return PromptWork(work_id, *arrays[:2])
         return Evict(arrays[0])
 
-    def _decode_result(self, size, status, present, counts, work_id, times) -> WorkResult:
+    def _decode_result(self, size, status, present, steps_done, counts, work_id, times) -> WorkResult:
         steps, action_tokens, embedding_size, _ = counts
         shape = (steps, action_tokens)
         offset = 0
@@ -264,6 +270,10 @@ class Mailbox:
             array = view[offset : offset + count]
             arrays.append(array if bit == _EMBEDDING else array.reshape(shape))
             offset += count
+        signals = None
+        if present & _SIGNALS:
+            signals = _take_signals(self._in_floats[offset:])
+            offset += 2 * len(signals.frame_attention) + 2
         return WorkResult(
             work_id=work_id,
             status=WorkStatus(status),
@@ -273,9 +283,12 @@ class Mailbox:
             top_probability=arrays[1],
             entropy=arrays[2],
             embedding=arrays[3],
+            signals=signals,
             stages=StageTimes(*times[4:8]),
-            started_ns=times[8],
-            finished_ns=times[9],
+            steps_done=steps_done,
+            remaining=StageTimes(*times[8:12]),
+            started_ns=times[12],
+            finished_ns=times[13],
         )
 
 
@@ -287,5 +300,22 @@ def _payload_views(buffer: memoryview) -> tuple[np.ndarray, np.ndarray]:
     )
 
 
+def _put_signals(signals: PassSignals, out: np.ndarray) -> None:
+    """n, value norm, then both attentions (n,) each."""
+    n = len(signals.frame_attention)
+    out[0], out[1] = n, signals.value_norm
+    out[2 : 2 + n] = signals.frame_attention
+    out[2 + n :] = signals.action_attention
+
+
+def _take_signals(words: np.ndarray) -> PassSignals:
+    n = int(words[0])
+    return PassSignals(words[2 : 2 + n], words[2 + n : 2 + 2 * n], float(words[1]))
+
+
 def _frame_fields(frame: FrameMeta) -> tuple[int, int, int, int]:
     return frame.index, frame.stamp_ns, frame.capture_ns, frame.receipt_ns
+
+
+def _stage_fields(stages: StageTimes) -> tuple[int, int, int, int]:
+    return stages.copy_ns, stages.vision_ns, stages.prefill_ns, stages.decode_ns

@@ -17,6 +17,7 @@ import numpy as np
 from vla_edge_ros.figures import percentiles
 from vla_edge_ros.memory.frame_memory import FrameMemory
 from vla_edge_ros.memory.policies import POLICIES, make_policy
+from vla_edge_ros.memory.signals import PassSignals
 from vla_edge_ros.memory.slots import FRAME_TOKENS, MAX_ACTION_TOKENS
 from vla_edge_ros.perception.frame import FrameMeta
 
@@ -34,8 +35,11 @@ def eviction_cost_us(name: str, embedding_size: int, n_frames: int = 3000, seed:
     policy = make_policy(name, window_frames=CAPACITY, seed=seed)
     policy.prepare(CAPACITY, embedding_size)
     embeddings = random.standard_normal((256, embedding_size)).astype(np.float32)
+    attention = random.random(CAPACITY).astype(np.float32)
     times_us: dict[str, list[float]] = {"choose": [], "forget": [], "observe": []}
     for index in range(1, CAPACITY + n_frames + 1):
+        n_before = min(index - 1, CAPACITY - 1)
+        signals = PassSignals(attention[:n_before], attention[:n_before], float(attention[n_before]))
         begun_ns = time.perf_counter_ns()
         if index > CAPACITY:
             victim = policy.choose_victim(CAPACITY, is_full=True)
@@ -45,7 +49,7 @@ def eviction_cost_us(name: str, embedding_size: int, n_frames: int = 3000, seed:
             times_us["choose"].append((chosen_ns - begun_ns) / 1e3)
             times_us["forget"].append((forgotten_ns - chosen_ns) / 1e3)
             begun_ns = forgotten_ns
-        policy.observe(_meta(index), embeddings[index % len(embeddings)])
+        policy.observe(_meta(index), embeddings[index % len(embeddings)], signals)
         if index > CAPACITY:
             times_us["observe"].append((time.perf_counter_ns() - begun_ns) / 1e3)
     return {call: percentiles(values) for call, values in times_us.items()}

@@ -6,6 +6,7 @@ import numpy as np
 
 from vla_edge_ros.memory.columns import Column
 from vla_edge_ros.memory.eviction_policy import ONLY_FRAME, Victim
+from vla_edge_ros.memory.signals import PassSignals
 from vla_edge_ros.perception.frame import FrameMeta
 
 NO_FREE_BLOCK = "oldest, no free block"
@@ -20,7 +21,7 @@ class _WithoutMemory:
     def prepare(self, capacity: int, embedding_size: int) -> None:
         pass
 
-    def observe(self, meta: FrameMeta, embedding: np.ndarray) -> None:
+    def observe(self, meta: FrameMeta, embedding: np.ndarray, signals: PassSignals | None) -> None:
         pass
 
     def forget(self, place: int) -> None:
@@ -102,7 +103,7 @@ class UniformStride:
     def prepare(self, capacity: int, embedding_size: int) -> None:
         self._times_ns = Column(capacity, np.int64)
 
-    def observe(self, meta: FrameMeta, embedding: np.ndarray) -> None:
+    def observe(self, meta: FrameMeta, embedding: np.ndarray, signals: PassSignals | None) -> None:
         self._times_ns.append(meta.capture_ns)
 
     def forget(self, place: int) -> None:

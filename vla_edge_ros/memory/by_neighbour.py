@@ -5,6 +5,7 @@ from typing import ClassVar
 import numpy as np
 
 from vla_edge_ros.memory.eviction_policy import ONLY_FRAME, Victim
+from vla_edge_ros.memory.signals import PassSignals
 from vla_edge_ros.memory.similarity import NeighbourSimilarity
 from vla_edge_ros.perception.frame import FrameMeta
 
@@ -29,7 +30,7 @@ class Semantic:
         """(n - 1,) float64: entry i is the cosine of the embeddings of retained frames i and i + 1."""
         return self._similarity.cosines
 
-    def observe(self, meta: FrameMeta, embedding: np.ndarray) -> None:
+    def observe(self, meta: FrameMeta, embedding: np.ndarray, signals: PassSignals | None) -> None:
         self._similarity.append(embedding)
 
     def forget(self, place: int) -> None:

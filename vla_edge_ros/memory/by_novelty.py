@@ -6,6 +6,7 @@ import numpy as np
 
 from vla_edge_ros.memory.columns import Column
 from vla_edge_ros.memory.eviction_policy import ONLY_FRAME, Victim, guarded_frames
+from vla_edge_ros.memory.signals import PassSignals
 from vla_edge_ros.memory.similarity import PairSimilarity
 from vla_edge_ros.perception.frame import FrameMeta
 
@@ -30,7 +31,7 @@ class TemporalRedundancy:
     def prepare(self, capacity: int, embedding_size: int) -> None:
         self._pairs = PairSimilarity(capacity, embedding_size)
 
-    def observe(self, meta: FrameMeta, embedding: np.ndarray) -> None:
+    def observe(self, meta: FrameMeta, embedding: np.ndarray, signals: PassSignals | None) -> None:
         self._pairs.append(embedding)
 
     def forget(self, place: int) -> None:
@@ -71,7 +72,7 @@ class Novelty:
         self._times_ns = Column(capacity, np.int64)
         self._start_ns = 0
 
-    def observe(self, meta: FrameMeta, embedding: np.ndarray) -> None:
+    def observe(self, meta: FrameMeta, embedding: np.ndarray, signals: PassSignals | None) -> None:
         if not len(self._times_ns.values):
             self._start_ns = meta.capture_ns
         self._pairs.append(embedding)

@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from vla_edge_ros.memory.signals import PassSignals
 from vla_edge_ros.perception.frame import FrameMeta
 
 ONLY_FRAME = "the only frame, no free block"
@@ -32,8 +33,11 @@ class EvictionPolicy(Protocol):
     def prepare(self, capacity: int, embedding_size: int) -> None:
         """Allocate for at most `capacity` frames and forget all; called before anything else."""
 
-    def observe(self, meta: FrameMeta, embedding: np.ndarray) -> None:
-        """A frame was retained and is the newest now. embedding: (embedding_size,), finite."""
+    def observe(self, meta: FrameMeta, embedding: np.ndarray, signals: PassSignals | None) -> None:
+        """A frame was retained and is the newest now. embedding: (embedding_size,), finite.
+
+        signals: of the pass that brought the frame; None where the engine does not tell.
+        """
 
     def forget(self, place: int) -> None:
         """The frame at `place` has been evicted; those behind it have moved up."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from vla_edge_ros.memory.eviction_policy import EvictionPolicy
+from vla_edge_ros.memory.signals import PassSignals
 from vla_edge_ros.memory.slots import FRAME_TOKENS, MAX_ACTION_TOKENS, MemoryTooSmall, SlotPool
 from vla_edge_ros.perception.frame import FrameMeta
 
@@ -120,17 +121,20 @@ class FrameMemory:
         """(A,) int32: where a pass puts its action-start token and its first A - 1 action tokens."""
         return self._reserved[: self._action_tokens]
 
-    def retain(self, meta: FrameMeta, embedding: np.ndarray, tick: int) -> None:
+    def retain(
+        self, meta: FrameMeta, embedding: np.ndarray, tick: int, signals: PassSignals | None = None
+    ) -> None:
         """Keep the frame that a pass has written to `frame_slots`, as the newest one.
 
-        embedding: (embedding_size,) float32. Raises RuntimeError before `make_room`, ValueError for an
-        embedding of another size or with values that are not finite; nothing is retained then.
+        embedding: (embedding_size,) float32. signals: what the pass paid attention to among the frames that
+        were there before, from an engine that tells. Raises RuntimeError before `make_room`, ValueError for
+        an embedding of another size or with values that are not finite; nothing is retained then.
         """
         self._require_block()
         if self._embedding_size is None:
             self._prepare(embedding.size)
         self._check(embedding)
-        self.policy.observe(meta, embedding)
+        self.policy.observe(meta, embedding, signals)
         self._context[self._n_context : self._n_context + FRAME_TOKENS] = self._block
         self.frames.append(RetainedFrame(meta, tick))
         self._has_block = False

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from vla_edge_ros.memory.by_age import Fifo, Random, SinksRecent, SlidingWindow, UniformStride
 from vla_edge_ros.memory.by_neighbour import Semantic
 from vla_edge_ros.memory.by_novelty import Novelty, TemporalRedundancy
+from vla_edge_ros.memory.by_signal import HeavyHitter, InstructionAttention, ValueNorm
 from vla_edge_ros.memory.eviction_policy import EvictionPolicy
 
 _MAKERS: dict[str, Callable[[int, int], EvictionPolicy]] = {
@@ -14,13 +15,19 @@ _MAKERS: dict[str, Callable[[int, int], EvictionPolicy]] = {
     "random": lambda window_frames, seed: Random(seed),
     "uniform_stride": lambda window_frames, seed: UniformStride(),
     "sinks_recent": lambda window_frames, seed: SinksRecent(),
+    "heavy_hitter": lambda window_frames, seed: HeavyHitter(),
+    "instruction_attention": lambda window_frames, seed: InstructionAttention(),
     "temporal_redundancy": lambda window_frames, seed: TemporalRedundancy(),
+    "value_norm": lambda window_frames, seed: ValueNorm(),
     "novelty": lambda window_frames, seed: Novelty(),
 }
 
 POLICIES = tuple(_MAKERS)
 
-EMBEDDINGS = ("pooled", "patch_signature")
+NEED_SIGNALS = ("heavy_hitter", "instruction_attention", "value_norm")
+"""Policies that an engine must tell its attention or values for."""
+
+EMBEDDINGS = ("pooled", "patch_signature", "key_summary")
 
 _SEES_MOTION = {"novelty", "temporal_redundancy"}
 

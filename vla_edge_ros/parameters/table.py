@@ -159,7 +159,9 @@ MEMORY = (
         "oldest beyond `memory.window_frames`. `semantic`: of the two neighbours in time that look most "
         "alike, the older. `random`: any. `uniform_stride`: the one whose neighbours are nearest in time. "
         "`sinks_recent`: the oldest behind the first four. `temporal_redundancy`: the one most like the "
-        "newest. `novelty`: the one most like any other. The prompt and the newest frame are never "
+        "newest. `novelty`: the one most like any other. Of the NumPy engine alone: `heavy_hitter`, the one "
+        "attended to least so far; `instruction_attention`, the one that the last actions attended to least; "
+        "`value_norm`, the one of the shortest values. The prompt and the newest frame are never "
         "forgotten. docs/forgetting.md compares them.",
         allowed=POLICIES,
     ),
@@ -168,8 +170,9 @@ MEMORY = (
         "auto",
         "By what frames are compared. `pooled`: the mean of the engine's patch embeddings, the reference's; "
         "it sees exposure and hardly motion. `patch_signature`: brightness and colour patch by patch, which "
-        "sees motion and not exposure; it adds 0.05 ms to the camera callback. `auto`: patch_signature for "
-        "`novelty` and `temporal_redundancy`, else pooled.",
+        "sees motion and not exposure; it adds 0.05 ms to the camera callback. `key_summary`: the first "
+        "layer's keys, patch by patch, of the NumPy engine alone. `auto`: patch_signature for `novelty` and "
+        "`temporal_redundancy`, else pooled.",
         allowed=("auto", *EMBEDDINGS),
     ),
     Parameter(
@@ -232,9 +235,20 @@ ENGINE = (
         maximum=64,
     ),
     Parameter(
+        "engine.stall_timeout_ms",
+        2000.0,
+        "An engine that has not answered so long after the deadline of its pass hangs: the tick is FAULT "
+        "and the process is replaced, as a dead one is. A prompt has no deadline; it has so long for each "
+        "of its tokens.",
+        unit="ms",
+        minimum=100.0,
+        maximum=600_000.0,
+        is_live=True,
+    ),
+    Parameter(
         "engine.restart_limit",
         3,
-        "How often a dead engine process is replaced before the node stays stopped; 0: never.",
+        "How often a dead or hanging engine process is replaced before the node stays stopped; 0: never.",
         minimum=0,
         maximum=100,
     ),

@@ -128,7 +128,7 @@ def main(argv: list[str] | None = None) -> int:
             return 2
         frames = footage.every(N_FRAMES, seed=0).frames
         print(f"{path.name}, {len(frames)} frames: cosine, median and least")
-        columns = {kind: answers(frames, embedder(kind, model)) for kind in (*EMBEDDINGS, "key_summary")}
+        columns = {kind: answers(frames, embedder(kind, model)) for kind in EMBEDDINGS}
         print(f"  {'':28}" + "".join(f"{kind:>18}" for kind in columns))
         for name in CHANGES:
             cells = (columns[kind][name] for kind in columns)

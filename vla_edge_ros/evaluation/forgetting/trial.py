@@ -93,7 +93,7 @@ def run_trial(
         at_ns = round(footage.times_s[index] * 1e9)
         vector = model.embedding(embedding, frame, memory.frame_slots)
         begun_ns = time.thread_time_ns()
-        memory.retain(FrameMeta(index + 1, at_ns, at_ns, at_ns), vector, index)
+        memory.retain(FrameMeta(index + 1, at_ns, at_ns, at_ns), vector, index, done.signals)
         if evicted:
             trial.eviction_us.append((spent_ns + time.thread_time_ns() - begun_ns) / 1e3)
         trial.retained.append([retained.meta.index - 1 for retained in memory.frames])

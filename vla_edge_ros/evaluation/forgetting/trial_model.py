@@ -9,14 +9,19 @@ from vla_edge_ros.engine.interface import FRAME_TOKENS
 from vla_edge_ros.engine.key_summary import key_summary
 from vla_edge_ros.engine.numpy_decoder import NumpyDecoder
 from vla_edge_ros.engine.weights import open_weights, read_vision
+from vla_edge_ros.memory.signals import PassSignals
 from vla_edge_ros.perception.signature import patch_signature
 
 
 class Pass(NamedTuple):
-    """tokens (A,) rows of the 256 actions that were decoded or given; log_probabilities (A, 256) float64."""
+    """tokens (A,) rows of the 256 actions that were decoded or given; log_probabilities (A, 256) float64.
+
+    signals: as the NumPy engine tells them.
+    """
 
     tokens: np.ndarray
     log_probabilities: np.ndarray
+    signals: PassSignals
 
 
 class TrialModel:
@@ -34,9 +39,12 @@ class TrialModel:
         self.first_action = config.first_action
         self._action_start = config.action_start
         self.decoder = NumpyDecoder(config, weights, n_slots, FRAME_TOKENS)
+        self._n_prompt = 0
         self._vision = read_vision(weights, config.hidden_size)
 
     def fill_prompt(self, tokens: np.ndarray, slots: np.ndarray) -> None:
+        self._n_prompt = len(tokens)
+        self.decoder.count_attention(0, None)
         self.decoder.start(slots[:0])
         for first in range(0, len(tokens), FRAME_TOKENS):
             part = slice(first, first + FRAME_TOKENS)
@@ -60,16 +68,22 @@ class TrialModel:
     ) -> Pass:
         """A pass over `context` (n,) in rank order; `tokens` (A,) are those it must decode, else its own."""
         decoder = self.decoder
+        attention = np.zeros(max(0, len(context) - self._n_prompt) // FRAME_TOKENS)
+        decoder.count_attention(self._n_prompt, attention if len(attention) else None)
         decoder.start(context)
         decoder.extend(self._vision.embed(frame), frame_slots)
+        by_frame = attention.copy()
         if tokens is None:
-            return self._decode(action_slots)
-        given = np.concatenate(([self._action_start], self.first_action + tokens[:-1]))
-        normed = decoder.extend(decoder.embed_tokens(given), action_slots)
-        logits = np.array([decoder.action_logits(row).copy() for row in normed], np.float64)
-        return Pass(tokens, log_softmax(logits))
+            tokens, logits = self._decode(action_slots)
+        else:
+            given = np.concatenate(([self._action_start], self.first_action + tokens[:-1]))
+            normed = decoder.extend(decoder.embed_tokens(given), action_slots)
+            logits = np.array([decoder.action_logits(row).copy() for row in normed], np.float64)
+        value_norm = float(np.linalg.norm(decoder.cached_values[:, frame_slots], axis=2).mean())
+        signals = PassSignals(by_frame, attention - by_frame, value_norm)
+        return Pass(tokens, log_softmax(logits), signals)
 
-    def _decode(self, action_slots: np.ndarray) -> Pass:
+    def _decode(self, action_slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         decoder, n_actions = self.decoder, len(action_slots)
         logits = np.zeros((n_actions, 256))
         token = np.array([self._action_start], np.intp)
@@ -77,7 +91,7 @@ class TrialModel:
             normed = decoder.extend(decoder.embed_tokens(token), action_slots[step : step + 1])
             logits[step] = decoder.action_logits(normed[0])
             token[0] = self.first_action + int(np.argmax(logits[step]))
-        return Pass(logits.argmax(axis=1), log_softmax(logits))
+        return logits.argmax(axis=1), logits
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
