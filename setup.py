@@ -51,8 +51,9 @@ setup(
             "ros-trajectory-msgs>=5.5",
             "ros-std-srvs>=5.5",
         ],
-        # Parquet, and a Ray cluster, for `vla-edge evaluate`.
-        "evaluate": ["pyarrow>=14.0", "ray>=2.9"],
+        # For `vla-edge evaluate`: its rows as Parquet, and its jobs on a cluster.
+        "evaluate": ["pyarrow>=14.0"],
+        "cluster": ["ray>=2.9"],
         "gpu": ["pycuda>=2024.1", "cuda-bindings>=12.6"],
         "test": [
             "pytest>=8.0",
@@ -64,6 +65,7 @@ setup(
             "transformers>=4.57",
             "safetensors>=0.4",
             "ml_dtypes>=0.3.1",
+            "pyarrow>=14.0",
         ],
     },
     data_files=[

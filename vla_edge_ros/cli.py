@@ -101,7 +101,7 @@ PROVIDERS = {
     "pycuda": GPU_EXTRA,
     "cuda": GPU_EXTRA,
     "pyarrow": EVALUATE_EXTRA,
-    "ray": EVALUATE_EXTRA,
+    "ray": "install the cluster extra: pip install 'vla_edge_ros[cluster]'",
 }
 """Where a missing module comes from; one that is not named here has its own name on PyPI."""
 

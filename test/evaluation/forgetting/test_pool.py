@@ -57,13 +57,13 @@ def test_workers_end_with_whoever_asked_for_them(monkeypatch):
 
 def test_a_ray_cluster_does_the_same_jobs(monkeypatch):
     """A cluster of this machine alone, where Ray is installed."""
-    ray = pytest.importorskip("ray", reason="ray is not installed (the extra `evaluate`)")
+    ray = pytest.importorskip("ray", reason="ray is not installed (the extra `cluster`)")
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
     monkeypatch.setattr(ray, "init", lambda **arguments: None)
     assert values(run_on_ray(range(4), lambda job: [{"value": job}], "auto")) == [0, 1, 2, 3]
 
 
 def test_an_address_without_a_cluster_is_refused_in_one_line():
-    pytest.importorskip("ray", reason="ray is not installed (the extra `evaluate`)")
+    pytest.importorskip("ray", reason="ray is not installed (the extra `cluster`)")
     with pytest.raises(UserError, match="no Ray cluster answers"):
         list(run_on_ray([1], workers.double, "auto"))

@@ -188,7 +188,7 @@ def _policies(text: str) -> tuple[str, ...]:
     unknown = [name for name in names if name not in POLICIES]
     if unknown or not names:
         raise argparse.ArgumentTypeError(
-            f"{unknown[0] if unknown else text!r} is no policy: known are {', '.join(POLICIES)}, or all"
+            f"{(unknown or [text])[0]!r} is no policy: known are {', '.join(POLICIES)}, or all"
         )
     return names
 
