@@ -9,6 +9,7 @@ import numpy as np
 from vla_edge_ros.errors import UserError
 from vla_edge_ros.evaluation.forgetting.metrics import bootstrap_ci95
 from vla_edge_ros.figures import percentiles
+from vla_edge_ros.parameters import defaults
 
 KEY = ("bag", "policy", "capacity", "seed", "plan_model", "plan_frames", "plan_oracle_every")
 FIGURES = ("regret_nats", "regret_rank", "kl_nats", "action_l1", "needle_recall", "coverage")
@@ -100,10 +101,11 @@ def difference(rows: Sequence[dict], better: str, other: str, figure: str) -> di
 
 
 def document(rows: Sequence[dict]) -> dict:
-    """Everything that the rows say, for `forgetting.json`: figures by policy, and novelty against the others.
+    """Everything that the rows say, for `forgetting.json`.
 
-    winner: the policy of the least mean regret (by rank); `is_significant` beside each says whether its
-    distance to the winner can be told from chance.
+    least_regret: the policy of the least mean regret by rank. least_regret_minus_others: its distance to each
+    other policy in every figure, with `is_significant`: whether it can be told from chance.
+    default_policy: that of the parameter table, which a trained task decides and not these figures.
     """
     policies = list(dict.fromkeys(row["policy"] for row in rows))
     figures = {name: summary_of([row for row in rows if row["policy"] == name]) for name in policies}
@@ -115,6 +117,7 @@ def document(rows: Sequence[dict]) -> dict:
         if winner is not None and other != winner
     }
     return {
+        "default_policy": defaults()["memory.policy"],
         "bags": sorted({row["bag"] for row in rows}),
         "seeds": len({row["seed"] for row in rows}),
         "capacities": sorted({row["capacity"] for row in rows}),
