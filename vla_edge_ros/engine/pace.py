@@ -6,7 +6,7 @@ STEP = "step"
 """One decode step; the other parts are named as the stages are."""
 
 CLASS_TOKENS = 256
-_RISE, _EASING = 1 / 64, 7 / 8
+_RISE = 1 / 64
 _NEVER_NS = 1 << 62
 
 
@@ -22,8 +22,8 @@ class Pace:
     seen stops nothing.
 
     A part that keeps passes from being begun is not measured any more, and the machine may have become
-    faster. So whoever stops a pass eases, by an eighth, the parts that it did not come to: no estimate can
-    stop passes for ever.
+    faster. So whoever stops a pass halves the estimates of the parts that it did not come to: none can stop
+    passes for ever.
     """
 
     def __init__(self) -> None:
@@ -38,10 +38,10 @@ class Pace:
         rise_ns = _RISE * max(0, duration_ns - least_ns)
         self._least_ns[key] = min(least_ns, duration_ns) + rise_ns
 
-    def ease(self, part: str, n_context: int) -> None:
+    def halve(self, part: str, n_context: int) -> None:
         key = part, n_context // CLASS_TOKENS
         if key in self._least_ns:
-            self._least_ns[key] *= _EASING
+            self._least_ns[key] /= 2
 
 
 class Countdown:
@@ -100,7 +100,7 @@ class Countdown:
             _add(result.remaining, part, max(0, least_ns - elapsed_ns))
             elapsed_ns = 0
         for part in set(self._parts[self._n_ended :]) - set(self._parts[: self._n_ended]):
-            self._pace.ease(part, self._n_context)
+            self._pace.halve(part, self._n_context)
 
 
 def _add(stages: StageTimes, part: str, duration_ns: int) -> None:
