@@ -145,6 +145,12 @@ def test_a_recording_without_images_is_named_and_the_others_go_on(tmp_path, caps
     assert json.loads((tmp_path / "out/forgetting.json").read_text())["bags"] == ["good"]
 
 
+def test_a_recording_that_fits_into_memory_is_named_and_left_out(tmp_path, capsys):
+    write_rosbag2(tmp_path / "short", n_images=4)
+    assert evaluate(tmp_path / "short", "--capacities", "4", "--frames", "8", "--out", tmp_path / "out") == 2
+    assert "its 4 images fit into a memory of 4: nothing is forgotten" in capsys.readouterr().err
+
+
 def test_nothing_but_recordings_without_images_is_refused(tmp_path, capsys):
     write_rosbag2(tmp_path / "silent", n_images=0)
     assert evaluate(tmp_path / "silent", *SMALL, "--out", tmp_path / "out") == 2

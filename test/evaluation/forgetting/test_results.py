@@ -66,16 +66,36 @@ def test_one_seed_has_a_mean_and_no_interval():
     assert not document["least_regret_minus_others"]["novelty"]["kl_nats"]["is_significant"]
 
 
+def seeds_in(path) -> list[int]:
+    with results.RowFile(path) as file:
+        return [entry["seed"] for entry in file.rows]
+
+
 def test_rows_are_read_again_and_a_cut_last_line_is_dropped(tmp_path):
     path = tmp_path / "rows.jsonl"
-    file = results.RowFile(path)
-    file.append([row(seed=0), row(seed=1)])
+    with results.RowFile(path) as file:
+        file.append([row(seed=0, bag="ä"), row(seed=1)])
     with path.open("a") as cut:
         cut.write('{"bag": "a", "pol')
-    again = results.RowFile(path)
-    assert [entry["seed"] for entry in again.rows] == [0, 1]
-    again.append([row(seed=2)])
-    assert [entry["seed"] for entry in results.RowFile(path).rows] == [0, 1, 2]
+    with results.RowFile(path) as file:
+        assert [entry["seed"] for entry in file.rows] == [0, 1]
+        file.append([row(seed=2)])
+    assert seeds_in(path) == [0, 1, 2]
+
+
+def test_a_file_that_was_cut_in_its_first_line_begins_anew(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"bag"')
+    with results.RowFile(path) as file:
+        file.append([row(seed=5)])
+    assert seeds_in(path) == [5]
+
+
+def test_two_evaluations_do_not_write_into_one_folder(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    with results.RowFile(path), pytest.raises(UserError, match="another evaluation writes there"):
+        results.RowFile(path)
+    assert seeds_in(path) == []
 
 
 def test_a_file_of_something_else_is_refused_with_the_line(tmp_path):

@@ -62,9 +62,13 @@ def run(args: argparse.Namespace) -> int:
                 f"--capacities {capacity}: with --frames {args.frames} nothing would be forgotten; "
                 "ask for fewer frames of memory, or longer trials"
             )
+    with results.RowFile(args.out / ROWS) as rows:
+        return _evaluate(args, rows, report_path, console)
+
+
+def _evaluate(args: argparse.Namespace, rows: results.RowFile, report_path: Path, console: Console) -> int:
     plan = Plan(args.model, args.frames)
-    rows = results.RowFile(args.out / ROWS)
-    stored, refused = _read_recordings(args.recordings, args.out, console)
+    stored, refused = _read_recordings(args.recordings, args.out, max(args.capacities), console)
     jobs = list(_missing(plan, stored, args, {results.key_of(row) for row in rows.rows}))
     n_cells = len(stored) * len(args.capacities) * args.seeds * len(args.policies)
     n_missing = sum(len(job.policies) for job in jobs)
@@ -80,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
         results.write_parquet(args.out / TABLE, own)
     title = f"Forgetting: {len(document['policies'])} policies on {len(stored)} recordings"
     facts = (
-        f"{', '.join(document['bags'])} · model {plan.model}, weights by seed · {document['seeds']} seeds · "
+        f"{', '.join(document['bags'])} · model {plan.model} · {document['seeds']} seeds · "
         f"{plan.frames} frames a trial · memories of {', '.join(map(str, document['capacities']))} frames"
     )
     footage = {name: load_footage(path) for name, path in stored.items()}
@@ -92,8 +96,10 @@ def run(args: argparse.Namespace) -> int:
     return 1 if errors else 0
 
 
-def _read_recordings(paths: list[Path], out: Path, console: Console) -> tuple[dict[str, Path], list[str]]:
-    """By name, the stored footage of each recording; and a line for each that cannot be used.
+def _read_recordings(
+    paths: list[Path], out: Path, most: int, console: Console
+) -> tuple[dict[str, Path], list[str]]:
+    """By name, the stored footage of each recording of more than `most` images; and a line for each other.
 
     Raises BagRefused where none can be used, UserError where two have the same name.
     """
@@ -117,9 +123,15 @@ def _read_recordings(paths: list[Path], out: Path, console: Console) -> tuple[di
             partial = file.with_suffix(".part")
             save_footage(partial, footage)
             partial.rename(file)
-        stored[name] = file
+        n_images = len(load_footage(file).times_s)
+        if n_images > most:
+            stored[name] = file
+        else:
+            refused.append(f"{path}: its {n_images} images fit into a memory of {most}: nothing is forgotten")
     if not stored and last is not None:
         raise last
+    if not stored:
+        raise UserError(refused[0] if refused else "no recording was named")
     return stored, refused
 
 

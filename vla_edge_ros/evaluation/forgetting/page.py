@@ -116,7 +116,7 @@ def _reading(document: dict) -> str:
     others = ", ".join(told) if told else "none of the others"
     return (
         f"Least regret by rank: {winner}. Over {document['seeds']} seeds its distance can be told from "
-        f"chance against {others}. Weights are seeded: what such a model attends to means nothing, and "
+        f"chance against {others}. Where weights are seeded, what a model attends to means nothing, and "
         "policies that go by attention have little to go by."
     )
 

@@ -1,5 +1,6 @@
 """Rows of an evaluation: written as they come, read again where a run goes on, and summed up by policy."""
 
+import fcntl
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -20,22 +21,42 @@ def key_of(row: dict) -> tuple:
 
 
 class RowFile:
-    """One JSON object a line, appended and flushed; a last line that was cut is dropped when it is read."""
+    """One JSON object a line, for one process at a time; a last line that was cut is dropped when it is read.
+
+    Raises UserError where another process has it, or where a line is no row.
+    """
 
     def __init__(self, path: Path):
         self._path = path
-        self.rows = self._read() if path.exists() else []
+        self._file = path.open("a+", encoding="utf-8")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self.rows = self._read()
+        except BlockingIOError:
+            self._file.close()
+            raise UserError(
+                f"{path}: another evaluation writes there: wait for it, or name another --out folder"
+            ) from None
+        except BaseException:
+            self._file.close()
+            raise
+
+    def __enter__(self) -> "RowFile":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
 
     def append(self, rows: Iterable[dict]) -> None:
-        """Add rows, on the disk before this returns."""
+        """Add rows, with the kernel before this returns."""
         rows = list(rows)
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write("".join(json.dumps(row) + "\n" for row in rows))
+        self._file.write("".join(json.dumps(row) + "\n" for row in rows))
+        self._file.flush()
         self.rows += rows
 
     def _read(self) -> list[dict]:
-        text = self._path.read_text(encoding="utf-8")
-        whole, _, cut = text.rpartition("\n")
+        self._file.seek(0)
+        whole, _, cut = self._file.read().rpartition("\n")
         rows = []
         for number, line in enumerate(whole.splitlines(), start=1):
             try:
@@ -47,7 +68,7 @@ class RowFile:
                 ) from None
             rows.append(row)
         if cut:
-            self._path.write_text(whole + "\n" if whole else "", encoding="utf-8")
+            self._file.truncate(len(whole.encode()) + 1 if whole else 0)
         return rows
 
 
