@@ -18,6 +18,7 @@ def row(policy="fifo", seed=0, bag="a", capacity=4, **figures) -> dict:
         "plan_model": "tiny",
         "plan_frames": 9,
         "plan_oracle_every": 1,
+        "plan_has_positions": True,
         "eviction_us": [3.0],
         **plain,
         **figures,

@@ -91,3 +91,15 @@ def test_footage_is_taken_at_an_even_distance_from_a_seeded_first(footage):
     assert np.diff(steps).tolist() == [2, 2, 2] and steps[0] in (0, 1)
     assert taken.times_s[0] == 0.0
     assert len(footage.every(100, seed=1).frames) == N_FRAMES
+
+
+def test_without_positions_the_order_of_frames_does_not_matter(footage):
+    model = TrialModel("tiny", 3, 200, action_tokens=3, has_positions=False)
+    slots = np.arange(200, dtype=np.int32)
+    for place in range(2):
+        model.run(footage.frames[place], slots[:0], slots[32 * place : 32 * place + 32], slots[-3:])
+    one_way, other_way = (
+        model.run(footage.frames[2], np.concatenate(blocks), slots[64:96], slots[-3:]).log_probabilities
+        for blocks in ((slots[:32], slots[32:64]), (slots[32:64], slots[:32]))
+    )
+    np.testing.assert_allclose(one_way, other_way, atol=1e-4)

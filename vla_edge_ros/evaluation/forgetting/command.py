@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 from collections.abc import Iterator
+from dataclasses import astuple
 from pathlib import Path
 
 from rich.console import Console
@@ -36,6 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", type=_count, default=20, help="seeds from 0 on (default: %(default)s)")
     parser.add_argument("--frames", type=_count, default=32, help="passes of a trial (default: %(default)s)")
     parser.add_argument("--model", default="tiny", help="preset or Hugging Face folder (default: tiny)")
+    parser.add_argument(
+        "--no-positions", action="store_true", help="turn RoPE off: a control, see docs/forgetting.md"
+    )
     parser.add_argument("--workers", type=_count, default=os.cpu_count(), help="processes (default: cores)")
     parser.add_argument("--address", help="a Ray cluster instead of processes: `auto`, or HOST:PORT")
     parser.add_argument(
@@ -67,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _evaluate(args: argparse.Namespace, rows: results.RowFile, report_path: Path, console: Console) -> int:
-    plan = Plan(args.model, args.frames)
+    plan = Plan(args.model, args.frames, has_positions=not args.no_positions)
     stored, refused = _read_recordings(args.recordings, args.out, max(args.capacities), console)
     jobs = list(_missing(plan, stored, args, {results.key_of(row) for row in rows.rows}))
     n_cells = len(stored) * len(args.capacities) * args.seeds * len(args.policies)
@@ -84,7 +88,7 @@ def _evaluate(args: argparse.Namespace, rows: results.RowFile, report_path: Path
         results.write_parquet(args.out / TABLE, own)
     title = f"Forgetting: {len(document['policies'])} policies on {len(stored)} recordings"
     facts = (
-        f"{', '.join(document['bags'])} · model {plan.model} · {document['seeds']} seeds · "
+        f"{', '.join(document['bags'])} · model {plan.model}{'' if plan.has_positions else ' without positions'} · {document['seeds']} seeds · "
         f"{plan.frames} frames a trial · memories of {', '.join(map(str, document['capacities']))} frames"
     )
     footage = {name: load_footage(path) for name, path in stored.items()}
@@ -155,7 +159,7 @@ def _keys(plan: Plan, stored: dict[str, Path], args: argparse.Namespace) -> Iter
 
 
 def _key(plan: Plan, bag: str, policy: str, capacity: int, seed: int) -> tuple:
-    return (bag, policy, capacity, seed, plan.model, plan.frames, plan.oracle_every)
+    return (bag, policy, capacity, seed, *astuple(plan))
 
 
 def _work(

@@ -25,11 +25,13 @@ class Plan:
     """What every job has in common.
 
     frames: passes of one trial. oracle_every: the oracle looks at every so many evictions.
+    has_positions: False turns RoPE off, a control: an eviction then moves no other frame's rank.
     """
 
     model: str = "tiny"
     frames: int = 32
     oracle_every: int = 8
+    has_positions: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,7 @@ def run_job(job: Job) -> list[dict]:
     prompt = load_tokenizer(plan.model, 1024).make_prompt_tokens(
         INSTRUCTION, str(defaults()["instruction.system_prompt"])
     )
-    model = _model(plan.model, job.seed, n_slots_for(n_frames, len(prompt)) + FRAME_TOKENS)
+    model = _model(plan, job.seed, n_slots_for(n_frames, len(prompt)) + FRAME_TOKENS)
     unevicted = run_unevicted(model, footage, prompt)
     rows = []
     for name in job.policies:
@@ -88,8 +90,8 @@ def run_job(job: Job) -> list[dict]:
 
 
 @lru_cache(maxsize=2)
-def _model(model: str, seed: int, n_slots: int) -> TrialModel:
-    return TrialModel(model, seed, n_slots, ACTION_TOKENS)
+def _model(plan: Plan, seed: int, n_slots: int) -> TrialModel:
+    return TrialModel(plan.model, seed, n_slots, ACTION_TOKENS, plan.has_positions)
 
 
 def row_of(job: Job, policy: str, footage: Footage, needles: list[int], trial: Trial) -> dict:

@@ -12,7 +12,16 @@ from vla_edge_ros.evaluation.forgetting.metrics import bootstrap_ci95
 from vla_edge_ros.figures import percentiles
 from vla_edge_ros.parameters import defaults
 
-KEY = ("bag", "policy", "capacity", "seed", "plan_model", "plan_frames", "plan_oracle_every")
+KEY = (
+    "bag",
+    "policy",
+    "capacity",
+    "seed",
+    "plan_model",
+    "plan_frames",
+    "plan_oracle_every",
+    "plan_has_positions",
+)
 FIGURES = ("regret_nats", "regret_rank", "kl_nats", "action_l1", "needle_recall", "coverage")
 
 

@@ -29,9 +29,11 @@ class TrialModel:
 
     Arithmetic is that of the NumPy engine, on one BLAS thread. Where the tokens are given, the A action
     tokens are run as one block, which is the same attention in one call.
+
+    has_positions: False turns RoPE off.
     """
 
-    def __init__(self, model: str, seed: int, n_slots: int, action_tokens: int):
+    def __init__(self, model: str, seed: int, n_slots: int, action_tokens: int, has_positions: bool = True):
         config, weights = open_weights(model, seed)
         self._threads = threadpool_limits(1, user_api="blas")
         self.n_slots = n_slots
@@ -39,6 +41,9 @@ class TrialModel:
         self.first_action = config.first_action
         self._action_start = config.action_start
         self.decoder = NumpyDecoder(config, weights, n_slots, FRAME_TOKENS)
+        if not has_positions:
+            self.decoder.cosines[:] = 1.0
+            self.decoder.sines[:] = 0.0
         self._n_prompt = 0
         self._vision = read_vision(weights, config.hidden_size)
 
