@@ -87,9 +87,10 @@ def _evaluate(args: argparse.Namespace, rows: results.RowFile, report_path: Path
     if args.parquet:
         results.write_parquet(args.out / TABLE, own)
     title = f"Forgetting: {len(document['policies'])} policies on {len(stored)} recordings"
+    model = plan.model if plan.has_positions else f"{plan.model} without positions"
     facts = (
-        f"{', '.join(document['bags'])} · model {plan.model}{'' if plan.has_positions else ' without positions'} · {document['seeds']} seeds · "
-        f"{plan.frames} frames a trial · memories of {', '.join(map(str, document['capacities']))} frames"
+        f"{', '.join(document['bags'])} · model {model} · {document['seeds']} seeds · {plan.frames} frames a "
+        f"trial · memories of {', '.join(map(str, document['capacities']))} frames"
     )
     footage = {name: load_footage(path) for name, path in stored.items()}
     output.write_text(report_path, page(title, facts, own, document, footage))
