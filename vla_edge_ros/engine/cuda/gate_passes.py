@@ -51,6 +51,9 @@ class Probe(Protocol):
     def cached(self, slots: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys before RoPE and values of `slots`: (layers, n, KV heads, head) each."""
 
+    def poison_workspaces(self) -> None:
+        """Fill with NaN what a pass keeps for itself, weights and cache excepted."""
+
     def set_rope(self, table: np.ndarray) -> None:
         """(n_slots, head / 2, 2) float32."""
 
