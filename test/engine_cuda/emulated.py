@@ -86,6 +86,9 @@ class EmulatedEngine:
     def cached(self, slots):
         return self._keys[:, slots], self._values[:, slots]
 
+    def poison_workspaces(self):
+        pass
+
     def set_rope(self, table):
         self._engine.rope = torch.from_numpy(table)
 

@@ -25,7 +25,7 @@ LEAST_AGREEMENT = 0.999
 LEAST_CLEAR = 0.6
 
 PEER_COSINE, PEER_MAX_ABS = 0.999, 5e-2
-"""What vla-edge-backend asks of hidden states; shown beside ours, and not judged: see docs/kernels.md."""
+"""What vla-edge-backend asks of hidden states: shown, not judged. No bf16 over 28 random layers meets the second."""
 
 
 def relative_l2(found: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
@@ -72,7 +72,8 @@ def compare_operators(exact: Reference, inputs: OperatorInputs, found: EnginePas
         x = part["out"]
     logits = torch.from_numpy(found.logits).to(x.device)
     note("head", logits, exact.logits(x[FRAME_TOKENS:]))
-    return judged(max(max(layers) for layers in errors.values()), OPERATOR_LIMIT) | {"errors": errors}
+    worst = float(np.max(np.concatenate(list(errors.values()))))
+    return judged(worst, OPERATOR_LIMIT) | {"errors": errors}
 
 
 def _attention(exact: Reference, inputs: OperatorInputs, layer: int, qkv: torch.Tensor) -> torch.Tensor:
@@ -84,32 +85,34 @@ def _attention(exact: Reference, inputs: OperatorInputs, layer: int, qkv: torch.
     return exact.attend(exact.rotated(q, len(keys) - len(q)), exact.rotated(keys, 0), values)
 
 
-def compare_stream(
-    found: list[torch.Tensor], wanted: list[torch.Tensor], peer: list[torch.Tensor] | list[float]
-) -> dict:
+def compare_stream(found: list[torch.Tensor], wanted: list[torch.Tensor], bounds: list[float]) -> dict:
     """States (T, hidden) after every layer and the final norm: the mean over tokens of the relative L2 error.
 
-    peer: what no error may exceed: Hugging Face's states in bf16, or its errors by layer, measured before.
+    bounds: by layer, the `mean_errors` of Hugging Face in bf16, which the engine may not exceed. `error` is that
+    of the layer which comes closest to its limit.
     """
-    errors = [float(relative_l2(a, b).mean()) for a, b in zip(found, wanted, strict=True)]
-    bounds = [
-        other if isinstance(other, float) else float(relative_l2(other, b).mean())
-        for other, b in zip(peer, wanted, strict=True)
-    ]
-    worst = max(range(len(errors)), key=lambda layer: errors[layer] / min(bounds[layer], STREAM_LIMIT))
-    cosines = [
-        float(torch.cosine_similarity(a.double(), b.double(), dim=-1).min())
-        for a, b in zip(found, wanted, strict=True)
-    ]
-    return judged(errors[worst], min(bounds[worst], STREAM_LIMIT)) | {
-        "errors": errors,
-        "hugging_face_bf16": bounds,
+    errors = mean_errors(found, wanted)
+    limits = np.minimum(bounds, STREAM_LIMIT)
+    worst = int(np.argmax(np.array(errors) / limits))
+    report = judged(errors[worst], float(limits[worst]))
+    return report | {"errors": errors, "hugging_face_bf16": bounds} | likeness(found, wanted)
+
+
+def likeness(found: list[torch.Tensor], wanted: list[torch.Tensor]) -> dict:
+    """What vla-edge-backend judges hidden states by, of every layer and of the last."""
+    pairs = list(zip(found, wanted, strict=True))
+    cosines = [float(torch.cosine_similarity(a.double(), b.double(), dim=-1).min()) for a, b in pairs]
+    differences = [float((a.float() - b.float()).abs().max()) for a, b in pairs]
+    return {
         "least_cosine": min(cosines),
-        "max_abs": max(float((a - b).abs().max()) for a, b in zip(found, wanted, strict=True)),
-        "max_abs_after_norm": float((found[-1] - wanted[-1]).abs().max()),
-        "peer_cosine": PEER_COSINE,
-        "peer_max_abs": PEER_MAX_ABS,
+        "max_abs": max(differences),
+        "max_abs_after_norm": differences[-1],
     }
+
+
+def mean_errors(found: list[torch.Tensor], wanted: list[torch.Tensor]) -> list[float]:
+    """By layer: the mean over tokens of the relative L2 error of states (T, hidden)."""
+    return [float(relative_l2(a, b).mean()) for a, b in zip(found, wanted, strict=True)]
 
 
 def compare_tokens(actions: np.ndarray, logits: np.ndarray) -> dict:
@@ -118,8 +121,7 @@ def compare_tokens(actions: np.ndarray, logits: np.ndarray) -> dict:
     The reference was fed with the engine's tokens. Until an engine and a reference that runs freely differ for
     the first time in a pass, both were fed alike: so the first difference here is that of free-running too.
     """
-    highest = np.sort(logits.astype(np.float64), axis=-1)[..., -2:]
-    margins = (highest[..., 1] - highest[..., 0]) / logits.astype(np.float64).std(axis=-1)
+    margins = margins_of(logits)
     is_clear = margins > CLEAR_MARGIN
     is_equal = actions == logits.argmax(axis=-1)
     first = [int(row.argmin()) for row in is_equal if not row.all()]
@@ -137,6 +139,18 @@ def compare_tokens(actions: np.ndarray, logits: np.ndarray) -> dict:
         "first_divergences": len(divergences),
         "largest_margin_of_a_first_divergence": float(divergences.max()) if len(divergences) else 0.0,
     }
+
+
+def margins_of(logits: np.ndarray) -> np.ndarray:
+    """The distance of the two highest logits of each position (..., 256), in deviations of its logits."""
+    logits = logits.astype(np.float64)
+    highest = np.sort(logits, axis=-1)[..., -2:]
+    return (highest[..., 1] - highest[..., 0]) / logits.std(axis=-1)
+
+
+def differs_clearly(actions: np.ndarray, logits: np.ndarray) -> bool:
+    """Whether one of the actions (n,) is not the reference's, by logits (n, 256), where that is clear."""
+    return bool(((margins_of(logits) > CLEAR_MARGIN) & (actions != logits.argmax(axis=-1))).any())
 
 
 def compare_bits(first: list[EnginePass], second: list[EnginePass]) -> dict:

@@ -11,6 +11,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
+from vla_edge_ros.engine.cuda.reference import Reference
 from vla_edge_ros.engine.interface import FRAME_TOKENS, MAX_ACTION_TOKENS
 from vla_edge_ros.engine.model_config import ModelConfig
 from vla_edge_ros.engine.vision import FRAME_HEIGHT, FRAME_WIDTH
@@ -152,3 +153,20 @@ class Passes:
         return (order[None] <= order[:, None]) & (
             (index < 0)[None] | is_retained | (index[None] == index[:, None])
         )
+
+
+def pass_states(reference: Reference, passes: Passes, index: int, actions: np.ndarray) -> torch.Tensor:
+    """(32 + 8, hidden) that a pass begins with: its frame, and what it was fed with while decoding `actions`.
+
+    Feeding a reference with the engine's own tokens is teacher forcing without a way to force the engine's.
+    """
+    fed = np.concatenate([[passes.starts[index]], reference.config.first_action + actions[:-1]])
+    return torch.cat([reference.embed_frame(passes.frames[index]), reference.embed(fed)])
+
+
+def layers_of(reference: Reference, found: torch.Tensor) -> list[torch.Tensor]:
+    """Of a stream (T, layers, hidden): the states after every layer, then after the final norm.
+
+    The kernels have no normed state to show: norm and head are one product, which operator `head` checks.
+    """
+    return [*found.unbind(1), reference.norm(found[:, -1].to(reference.dtype), "model.norm.weight")]
