@@ -1,4 +1,4 @@
-"""Passes at full memory, each after an eviction, against a float32 reference that forgets as the engine does."""
+"""Passes at full memory, each after an eviction, against a reference that forgets as the engine does."""
 
 import numpy as np
 import torch
@@ -19,9 +19,10 @@ def compare_after_evictions(
 ) -> dict:
     """Fill the memory, then evict a frame before each of 8 passes: ranks close up, and *Stream* must hold.
 
-    The reference is `Reference`: keys before RoPE, turned by the rank they have when they are read. Hugging Face
-    caches turned keys and cannot close up. So `Reference` must agree with it (`wanted`, float32) in the first pass
-    at full memory, before any eviction; and the bound is Hugging Face's error in bf16 (`rounded`) there.
+    The reference is `Reference`, in float32: keys before RoPE, turned by the rank that they have when they
+    are read. Hugging Face caches turned keys and cannot close up. So `Reference` must agree with it
+    (`wanted`) in the first pass at full memory, before any eviction; the bound is the error of its bf16
+    (`rounded`) there.
     """
     reference = Reference(config, tensors, passes.n_slots)
     out = reference.parts.spans["out"]

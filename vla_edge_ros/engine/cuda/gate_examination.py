@@ -41,8 +41,8 @@ _REPEATS_BETWEEN_POISONS = 10
 class Examination:
     """The engine behind `probe` holds `tensors`; `passes` is what it is given.
 
-    It computes all passes once in each build, and Hugging Face computes them once in float32 and once in bf16;
-    the checks read what they left.
+    It computes all passes once in each build, and Hugging Face computes them once in float32 and once in
+    bf16; the checks read what they left.
     """
 
     def __init__(self, config: ModelConfig, tensors: Tensors, passes: Passes, probe: Probe):
@@ -53,7 +53,7 @@ class Examination:
 
     @torch.no_grad()
     def report(self, n_repeats: int, say: Callable[[str], None]) -> dict:
-        """`checks` and `faults` by name, and `seconds` by part; a check that cannot run has failed and says why.
+        """`checks` and `faults` by name, `seconds` by part; a check that cannot run has failed and says why.
 
         say: is told what begins.
         """
@@ -69,7 +69,7 @@ class Examination:
                 into[name] = {"passed": False, "failure": f"{type(error).__name__}: {error}"}
             report["seconds"][name] = round(time.perf_counter() - began, 2)
 
-        attempt("passes", self.compute)
+        attempt("same bits with traces", self.compute)
         attempt("hugging face", self.refer)
         attempt("tokens", self.check_tokens)
         attempt("stream, prefilled", lambda: self.check_stream(~self.passes.is_decoded()))
@@ -79,7 +79,7 @@ class Examination:
         attempt(f"{n_repeats} repeats", lambda: self.check_repeats(n_repeats))
         for name, fault in FAULTS.items():
             attempt(name, lambda fault=fault: self.check_fault(fault), report["faults"])
-        attempt("mended after the faults", self.check_mended)
+        attempt("same bits after the faults", self.check_mended)
         # Last: it leaves other frames in memory than all others look at.
         attempt("stream after evictions", self.check_evictions)
         return report
@@ -88,7 +88,7 @@ class Examination:
         return len(self.passes.context(index)) + PASS_TOKENS
 
     def compute(self) -> dict:
-        """All passes in both builds. The one with traces must give the other's bits: its checks hold for both."""
+        """All passes in both builds. Traces must change no bit: what is seen in them holds for both."""
         passes, out = self.passes, self.exact.parts.spans["out"]
         n_tokens = PROMPT_TOKENS + len(passes.frames) * PASS_TOKENS
         shape = (n_tokens, self.config.num_hidden_layers, self.config.hidden_size)
@@ -114,7 +114,8 @@ class Examination:
 
     def refer(self) -> dict:
         states = [self.single.embed(self.passes.prompt)]
-        states += [pass_states(self.single, self.passes, index, actions) for index, actions in enumerate(self.actions)]
+        for index, actions in enumerate(self.actions):
+            states.append(pass_states(self.single, self.passes, index, actions))
         inputs = torch.cat(states)
         run = (self.config, self.tensors)
         self.wanted = run_hugging_face(*run, torch.float32, self.passes, inputs)
@@ -135,7 +136,7 @@ class Examination:
         return report | {"tokens": len(chosen), "likeness_of_bf16": likeness(rounded, wanted)}
 
     def check_operators(self, index: int) -> dict:
-        """Of pass `index`, run again with its frame in the slots of the last block: no bit may change by that."""
+        """Of pass `index`, run again with its frame in the last block's slots: no bit may change by that."""
         computed = self.run_pass(index, self.passes.n_frames - 1)
         report = compare_operators(self.exact, self.operator_inputs(index, computed), computed)
         report["slots_matter"] = bits_of(computed) != bits_of(self.plain[index])
@@ -194,7 +195,7 @@ class Examination:
         return compare_bits(again, [self.plain[index] for index in indices])
 
     def check_repeats(self, n_repeats: int) -> dict:
-        """The last pass again and again, in what robots run; what the workspaces held before must not matter."""
+        """The last pass again and again, in the build that robots run, whatever workspaces held before."""
         seen = {bits_of(self.plain[self.last])}
         for repeat in range(n_repeats):
             if repeat % _REPEATS_BETWEEN_POISONS == 0:

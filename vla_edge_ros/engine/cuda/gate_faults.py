@@ -23,10 +23,11 @@ class Site:
     context: np.ndarray
 
     def projections(self, layer: int, kind: str) -> tuple[np.ndarray, slice, slice]:
-        """A layer's `weight`s or `bias`es of queries, keys and values, stacked; the rows of keys, of values."""
+        """A layer's `weight`s or `bias`es of queries, keys and values, stacked; rows of the latter two."""
         config = self.config
         query, kv = config.query_size, config.kv_size
-        rows = np.empty((query + 2 * kv, config.hidden_size) if kind == "weight" else query + 2 * kv, np.float32)
+        columns = (config.hidden_size,) if kind == "weight" else ()
+        rows = np.empty((query + 2 * kv, *columns), np.float32)
         spans = {"q": slice(0, query), "k": slice(query, query + kv), "v": slice(query + kv, query + 2 * kv)}
         for name, span in spans.items():
             self.weights.read(f"model.layers.{layer}.self_attn.{name}_proj.{kind}", rows[span])

@@ -1,8 +1,8 @@
-"""What the gate gives the engine and its references: a prompt, frames, and passes through a memory that fills.
+"""What the gate gives the engine and its references: a prompt, and passes through a memory that fills.
 
 The engine computes pass by pass, and the slots of a pass's action tokens are free again when it ends. Without
-an eviction a token's rank never changes, so all passes are one sequence too, in which a token sees what was in
-the memory in its own pass: `positions` and `is_seen` say it to a decoder without a memory.
+an eviction a token's rank never changes, so all passes are one sequence too, in which a token sees what was
+in the memory in its own pass: `positions` and `is_seen` say it to a decoder without a memory.
 """
 
 from dataclasses import dataclass
@@ -28,8 +28,8 @@ SHORT_PASS = 2
 class EnginePass:
     """What an engine computed in a pass.
 
-    embedding: (hidden,) float32. actions: (8,), 0..255. logits: (8, 256) float32. trace: (32 + 8, layers, size)
-    float32 as `Parts` lays it out, where the build writes one.
+    embedding: (hidden,) float32. actions: (8,), 0..255. logits: (8, 256) float32.
+    trace: (32 + 8, layers, size) float32 as `Parts` lays it out, where the build writes one.
     """
 
     embedding: np.ndarray
@@ -103,7 +103,7 @@ class Passes:
         return (self.n_slots - PROMPT_TOKENS - MAX_ACTION_TOKENS) // FRAME_TOKENS
 
     def n_kept(self, index: int) -> int:
-        """Frames in memory before pass `index`; in a full memory each pass takes the block of the one before."""
+        """Frames in memory before pass `index`; once it is full, each takes the block of the one before."""
         return min(index, self.n_frames - 1)
 
     @property

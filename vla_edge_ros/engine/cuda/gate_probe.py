@@ -99,7 +99,8 @@ class GpuProbe:
         config, arena = self._config, self._decoder.arena
         bits = self._device.download(np.empty(arena.size("cache") // 2, np.int16), arena["cache"])
         shape = (config.num_hidden_layers, -1, config.num_key_value_heads, 2, config.head_dim)
-        both = torch.from_numpy(bits).view(torch.bfloat16).reshape(shape)[:, slots.astype(np.int64)].cuda()
+        both = torch.from_numpy(bits).view(torch.bfloat16).reshape(shape)
+        both = both[:, torch.from_numpy(slots.astype(np.int64))].cuda()
         return both[..., 0, :], both[..., 1, :]
 
     def poison_workspaces(self) -> None:
