@@ -1,12 +1,19 @@
 """The CUDA engine's arithmetic in torch, rounded to bf16 where the kernels round: a `Probe` without a GPU."""
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 
 from vla_edge_ros.engine.cuda.gate_passes import EnginePass
 from vla_edge_ros.engine.cuda.reference import Reference
-from vla_edge_ros.engine.interface import FRAME_TOKENS, MAX_ACTION_TOKENS
+from vla_edge_ros.engine.interface import MAX_ACTION_TOKENS
 from vla_edge_ros.engine.model_config import ACTION_ROWS
+from vla_edge_ros.engine.presets import PRESETS
+
+CONFIG = replace(PRESETS["tiny"], num_hidden_layers=2)
+N_SLOTS, N_PASSES = 192, 7
+"""A memory of five frames, full from the fifth pass on."""
 
 SPLIT = 64
 
@@ -86,6 +93,9 @@ class EmulatedEngine:
     def cached(self, slots):
         return self._keys[:, slots], self._values[:, slots]
 
+    def set_values(self, slots, values):
+        self._values[:, slots] = values
+
     def poison_workspaces(self):
         pass
 
@@ -118,5 +128,4 @@ class EmulatedEngine:
         for layer in range(self._config.num_hidden_layers):
             self._keys[layer, slots] = self._engine.keys[layer][-len(slots) :]
             self._values[layer, slots] = self._engine.values[layer][-len(slots) :]
-        assert len(slots) <= FRAME_TOKENS
         return trace

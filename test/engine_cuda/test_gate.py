@@ -1,4 +1,4 @@
-"""The gate of the CUDA engine, on an engine that rounds as the kernels do: no GPU is needed to see it fail."""
+"""The gate of the CUDA engine, on an engine that rounds as the kernels do: it can fail without a GPU."""
 
 import argparse
 import json
@@ -12,12 +12,10 @@ import pytest
 from vla_edge_ros.cli import main
 from vla_edge_ros.engine import gate as numpy_gate
 from vla_edge_ros.engine.cuda import gate
-from vla_edge_ros.engine.presets import PRESETS
-from vla_edge_ros.engine.weights import SeededWeights
 
 torch = pytest.importorskip("torch", reason="the gate's references run in torch (the `test` extra)")
 
-from emulated import EmulatedEngine  # noqa: E402
+from emulated import CONFIG, N_PASSES, N_SLOTS, EmulatedEngine  # noqa: E402
 
 from vla_edge_ros.engine.cuda import gate_examination  # noqa: E402
 from vla_edge_ros.engine.cuda.gate_checks import (  # noqa: E402
@@ -29,22 +27,10 @@ from vla_edge_ros.engine.cuda.gate_checks import (  # noqa: E402
     differs_clearly,
 )
 from vla_edge_ros.engine.cuda.gate_examination import Examination  # noqa: E402
-from vla_edge_ros.engine.cuda.gate_passes import EnginePass, Passes, pass_states  # noqa: E402
-from vla_edge_ros.engine.cuda.gate_weights import read_tensors  # noqa: E402
+from vla_edge_ros.engine.cuda.gate_passes import EnginePass, pass_states  # noqa: E402
 from vla_edge_ros.engine.cuda.reference import Reference  # noqa: E402
 
-CONFIG = replace(PRESETS["tiny"], num_hidden_layers=2)
-N_SLOTS, N_PASSES, N_REPEATS = 192, 7, 11
-
-
-@pytest.fixture(scope="module")
-def tensors():
-    return read_tensors(CONFIG, SeededWeights(CONFIG, 0), "cpu")
-
-
-@pytest.fixture(scope="module")
-def passes() -> Passes:
-    return Passes.draw(CONFIG, N_SLOTS, N_PASSES, seed=0)
+N_REPEATS = 11
 
 
 def examine(tensors, passes, probe=None) -> dict:
@@ -87,6 +73,15 @@ def test_every_planted_fault_fails_the_checks_at_both_lengths(report, fault):
         assert row[length]["stream"] > 1
 
 
+def test_a_slot_that_is_not_read_is_heard_among_marked_ones(report):
+    clean = report["checks"]["every slot of 192"]
+    assert clean["passed"] and clean["error"] < 1e-2
+    for fault in ("one slot unread", "positions off by one", "a split lost"):
+        assert report["faults"][fault]["marked"]["slots"] > 3
+    # Values that are wrong in the cache are not what marks are for.
+    assert report["faults"]["K and V swapped"]["marked"]["passed"]
+
+
 def test_a_fault_that_no_check_sees_fails_the_gate(tensors, passes, monkeypatch):
     @contextmanager
     def nothing(site):
@@ -106,7 +101,7 @@ def test_a_check_that_cannot_run_fails_by_itself_and_the_others_are_made(tensors
     monkeypatch.setattr(gate_examination, "FAULTS", {})
     report = examine(tensors, passes, Blind(CONFIG, tensors, N_SLOTS))
     failed = [name for name, row in report["checks"].items() if not row["passed"]]
-    assert failed == ["operators at 128", "operators at 192"]
+    assert failed == ["operators at 128", "operators at 192", "every slot of 192"]
     assert report["checks"]["operators at 128"]["failure"] == "MemoryError: no more memory"
     assert not report["passed"]
 
@@ -274,7 +269,9 @@ def test_two_in_a_thousand_or_too_few_clear_positions_fail():
 
 def test_one_bit_of_one_pass_is_seen():
     def zeros() -> EnginePass:
-        return EnginePass(np.zeros(4, np.float32), np.zeros(8, np.int32), np.zeros((8, 256), np.float32), None)
+        return EnginePass(
+            np.zeros(4, np.float32), np.zeros(8, np.int32), np.zeros((8, 256), np.float32), None
+        )
 
     first, second = [zeros(), zeros()], [zeros(), zeros()]
     assert compare_bits(first, second)["passed"]

@@ -1,16 +1,15 @@
 """What the gate compares an engine with: a memory of passes, told to decoders that have none."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 from vla_edge_ros.engine.cuda.upload import bf16_rounded
 from vla_edge_ros.engine.numpy_decoder import NumpyDecoder
-from vla_edge_ros.engine.presets import PRESETS
 from vla_edge_ros.engine.weights import EMBEDDING, SeededWeights
 
 torch = pytest.importorskip("torch", reason="the gate's references run in torch (the `test` extra)")
+
+from emulated import CONFIG, N_PASSES, N_SLOTS  # noqa: E402
 
 from vla_edge_ros.engine.cuda.gate_hugging_face import run_hugging_face  # noqa: E402
 from vla_edge_ros.engine.cuda.gate_passes import (  # noqa: E402
@@ -19,21 +18,8 @@ from vla_edge_ros.engine.cuda.gate_passes import (  # noqa: E402
     Passes,
     pass_states,
 )
-from vla_edge_ros.engine.cuda.gate_weights import HeldWeights, read_tensors  # noqa: E402
+from vla_edge_ros.engine.cuda.gate_weights import HeldWeights  # noqa: E402
 from vla_edge_ros.engine.cuda.reference import Reference  # noqa: E402
-
-CONFIG = replace(PRESETS["tiny"], num_hidden_layers=2)
-N_SLOTS, N_PASSES = 192, 7
-
-
-@pytest.fixture(scope="module")
-def tensors():
-    return read_tensors(CONFIG, SeededWeights(CONFIG, 0), "cpu")
-
-
-@pytest.fixture(scope="module")
-def passes() -> Passes:
-    return Passes.draw(CONFIG, N_SLOTS, N_PASSES, seed=0)
 
 
 def test_every_token_sees_one_token_at_each_rank_up_to_its_own(passes):

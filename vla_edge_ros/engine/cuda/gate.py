@@ -24,6 +24,8 @@ N_SLOTS = 4096
 N_PASSES = 200
 N_REPEATS = 1000
 
+_RATIOS = ("operators", "stream", "slots")
+
 
 def run(args: argparse.Namespace) -> int:
     """Run the gate and print its table; 0 if it passed, 1 if not. Raises EngineError if it could not run."""
@@ -161,14 +163,14 @@ def _figures(row: dict) -> tuple[str, str]:
 
 
 def _fault_figures(row: dict) -> tuple[str, str]:
-    """How far outside its limits a fault lies, at both lengths."""
+    """How far outside its limits a fault lies, as error over limit."""
     if "failure" in row:
         return row["failure"], ""
-    found = (
-        f"{length}: operators {judged['operators']:.1f}, stream {judged['stream']:.1f}"
-        for length, judged in row.items()
+    found = [
+        f"{where}: " + ", ".join(f"{name} {ratio:.1f}" for name, ratio in judged.items() if name in _RATIOS)
+        for where, judged in row.items()
         if isinstance(judged, dict)
-    )
+    ]
     return "; ".join(found), "one > 1 x limit"
 
 

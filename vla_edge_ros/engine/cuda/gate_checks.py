@@ -66,7 +66,7 @@ def compare_operators(exact: Reference, inputs: OperatorInputs, found: EnginePas
     for layer in range(exact.config.num_hidden_layers):
         part = {name: found.trace[:, layer, span].double() for name, span in spans.items()}
         note("qkv", part["qkv"], exact.project(x, layer))
-        note("attention", part["attended"], _attention(exact, inputs, layer, part["qkv"]))
+        note("attention", part["attended"], attention_of(exact, inputs, layer, part["qkv"]))
         note("output", part["middle"] - x, exact.output(part["attended"], layer))
         note("gate_up", part["gated"], exact.gate(part["middle"], layer))
         note("down", part["out"] - part["middle"], exact.down(part["gated"], layer))
@@ -77,7 +77,7 @@ def compare_operators(exact: Reference, inputs: OperatorInputs, found: EnginePas
     return judged(worst, OPERATOR_LIMIT) | {"errors": errors}
 
 
-def _attention(exact: Reference, inputs: OperatorInputs, layer: int, qkv: torch.Tensor) -> torch.Tensor:
+def attention_of(exact: Reference, inputs: OperatorInputs, layer: int, qkv: torch.Tensor) -> torch.Tensor:
     """From the engine's queries, and its keys and values as it holds them: in bf16, keys before RoPE."""
     q, k, v = exact.split(qkv)
     decoded = [part[FRAME_TOKENS:].bfloat16().double() for part in (k, v)]

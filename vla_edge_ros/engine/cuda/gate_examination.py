@@ -17,8 +17,9 @@ from vla_edge_ros.engine.cuda.gate_checks import (
     likeness,
     mean_errors,
 )
+from vla_edge_ros.engine.cuda.gate_coverage import compare_marked, mark_values
 from vla_edge_ros.engine.cuda.gate_evictions import compare_after_evictions
-from vla_edge_ros.engine.cuda.gate_faults import FAULTS, Fault, Site
+from vla_edge_ros.engine.cuda.gate_faults import FAULTS, Fault, Site, no_fault
 from vla_edge_ros.engine.cuda.gate_hugging_face import run_hugging_face
 from vla_edge_ros.engine.cuda.gate_passes import (
     PASS_TOKENS,
@@ -76,6 +77,7 @@ class Examination:
         attempt("stream, decoded", lambda: self.check_stream(self.passes.is_decoded()))
         for index in (SHORT_PASS, self.last):
             attempt(f"operators at {self.n_ranks(index)}", lambda index=index: self.check_operators(index))
+        attempt(f"every slot of {self.n_ranks(self.last)}", self.check_coverage)
         attempt(f"{n_repeats} repeats", lambda: self.check_repeats(n_repeats))
         for name, fault in FAULTS.items():
             attempt(name, lambda fault=fault: self.check_fault(fault), report["faults"])
@@ -149,22 +151,32 @@ class Examination:
         states = pass_states(self.exact, passes, index, computed.actions)
         return OperatorInputs(states, *self.probe.cached(slots))
 
+    def check_coverage(self, fault: Fault = no_fault) -> dict:
+        """The last pass over a context with marked values."""
+        context = self.passes.context(self.last)
+        values = mark_values(self.probe, context)
+        try:
+            computed = self.run_broken(self.last, fault)
+            return compare_marked(self.exact, self.operator_inputs(self.last, computed), computed)
+        finally:
+            self.probe.set_values(context, values)
+
+    def run_broken(self, index: int, fault: Fault) -> EnginePass:
+        """Pass `index` with a fault in it, its frame in the last block's slots."""
+        passes, weights = self.passes, HeldWeights(self.tensors)
+        site = Site(self.probe, self.config, weights, passes.n_slots, passes.context(index))
+        with fault(site) as context:
+            slots = passes.block_slots(passes.n_frames - 1)
+            return self.probe.run(context, slots, passes.frames[index], int(passes.starts[index]))
+
     def check_fault(self, fault: Fault) -> dict:
-        """Both passes with the fault in them, by the same comparisons; `detected` if one of them fails."""
-        passes = self.passes
-        found: dict = {}
-        for index in (SHORT_PASS, self.last):
-            site = Site(
-                self.probe, self.config, HeldWeights(self.tensors), passes.n_slots, passes.context(index)
-            )
-            with fault(site) as context:
-                computed = self.probe.run(
-                    context,
-                    passes.block_slots(passes.n_frames - 1),
-                    passes.frames[index],
-                    int(passes.starts[index]),
-                )
-            found[f"at {self.n_ranks(index)}"] = self._judge_pass(index, computed)
+        """The passes with the fault in them, by the same comparisons; `detected` if one of them fails."""
+        found = {
+            f"at {self.n_ranks(index)}": self._judge_pass(index, self.run_broken(index, fault))
+            for index in (SHORT_PASS, self.last)
+        }
+        coverage = self.check_coverage(fault)
+        found["marked"] = {"passed": coverage["passed"], "slots": coverage["error"] / coverage["limit"]}
         detected = [row for row in found.values() if not row["passed"]]
         return {"detected": bool(detected), "passed": bool(detected)} | found
 

@@ -39,6 +39,11 @@ Fault = Callable[[Site], AbstractContextManager[np.ndarray]]
 
 
 @contextmanager
+def no_fault(site: Site):
+    yield site.context
+
+
+@contextmanager
 def _leave_a_slot_unread(site: Site):
     # RoPE sees differences of positions only, so without the first slot all else stays as it was.
     yield site.context[1:]

@@ -52,6 +52,9 @@ class Probe(Protocol):
     def cached(self, slots: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys before RoPE and values of `slots`: (layers, n, KV heads, head) each."""
 
+    def set_values(self, slots: np.ndarray, values: torch.Tensor) -> None:
+        """Overwrite what the cache holds: (layers, n, KV heads, head)."""
+
     def poison_workspaces(self) -> None:
         """Fill with NaN what a pass keeps for itself, weights and cache excepted."""
 

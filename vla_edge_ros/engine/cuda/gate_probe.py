@@ -95,13 +95,23 @@ class GpuProbe:
             torch.cat([self._prefill_trace, self._trace]) if is_traced else None,
         )
 
-    def cached(self, slots: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+    def _cache(self) -> torch.Tensor:
+        """A copy of it on the CPU: (layers, slots, KV heads, key and value, head)."""
         config, arena = self._config, self._decoder.arena
         bits = self._device.download(np.empty(arena.size("cache") // 2, np.int16), arena["cache"])
         shape = (config.num_hidden_layers, -1, config.num_key_value_heads, 2, config.head_dim)
-        both = torch.from_numpy(bits).view(torch.bfloat16).reshape(shape)
-        both = both[:, torch.from_numpy(slots.astype(np.int64))].cuda()
+        return torch.from_numpy(bits).view(torch.bfloat16).reshape(shape)
+
+    def cached(self, slots: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+        both = self._cache()[:, torch.from_numpy(slots.astype(np.int64))].cuda()
         return both[..., 0, :], both[..., 1, :]
+
+    def set_values(self, slots: np.ndarray, values: torch.Tensor) -> None:
+        whole = self._cache()
+        whole[:, torch.from_numpy(slots.astype(np.int64)), :, 1] = values.cpu()
+        self._device.upload(self._decoder.arena["cache"], _bits(whole))
+        # The next pass must gather them anew.
+        self.poison_workspaces()
 
     def poison_workspaces(self) -> None:
         """Fill what a pass keeps for itself with NaN patterns."""
