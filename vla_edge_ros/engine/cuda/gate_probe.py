@@ -26,6 +26,7 @@ class GpuProbe:
 
     def __init__(self, device: Device, plan: Plan, tensors: Tensors):
         self._device, self._config, self._tensors = device, plan.config, tensors
+        self._on = tensors[EMBEDDING].device
         self._frames = FrameBuffer.create()
         self._kernels = {name: Kernels(device, plan, flags) for name, flags in _FLAGS.items()}
         self._decoder = CudaDecoder(
@@ -37,8 +38,8 @@ class GpuProbe:
         )
         self.plan_id = self._decoder.plan_id
         shape = (self._config.num_hidden_layers, Parts(self._config).size)
-        self._trace = torch.zeros((MAX_ACTION_TOKENS, *shape), device="cuda")
-        self._prefill_trace = torch.zeros((FRAME_TOKENS, *shape), device="cuda")
+        self._trace = torch.zeros((MAX_ACTION_TOKENS, *shape), device=self._on)
+        self._prefill_trace = torch.zeros((FRAME_TOKENS, *shape), device=self._on)
         self._graphs = {name: self._capture(self._kernels[name]) for name in ("traced", "lost")}
         self._traced = "traced"
         qkv_rows = self._config.query_size + 2 * self._config.kv_size
@@ -63,7 +64,9 @@ class GpuProbe:
             piece = slice(first, first + FRAME_TOKENS)
             n = len(tokens[piece])
             rows = torch.zeros((FRAME_TOKENS, self._config.hidden_size), dtype=torch.bfloat16)
-            rows[:n] = self._tensors[EMBEDDING][torch.from_numpy(tokens[piece].astype(np.int64)).cuda()].cpu()
+            rows[:n] = self._tensors[EMBEDDING][
+                torch.from_numpy(tokens[piece].astype(np.int64)).to(self._on)
+            ].cpu()
             self._device.upload(decoder.arena["prompt_rows"], _bits(rows))
             graph = self._graphs[self._traced][False]
             torch.cuda.synchronize()
@@ -103,7 +106,7 @@ class GpuProbe:
         return torch.from_numpy(bits).view(torch.bfloat16).reshape(shape)
 
     def cached(self, slots: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
-        both = self._cache()[:, torch.from_numpy(slots.astype(np.int64))].cuda()
+        both = self._cache()[:, torch.from_numpy(slots.astype(np.int64))].to(self._on)
         return both[..., 0, :], both[..., 1, :]
 
     def set_values(self, slots: np.ndarray, values: torch.Tensor) -> None:
