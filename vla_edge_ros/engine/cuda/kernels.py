@@ -68,6 +68,13 @@ def result_dtype(hidden_size: int) -> np.dtype:
     )
 
 
+TRACED = "-DTRACED"
+"""Built to write every operator's output, and phases' times, for checks."""
+
+LOSES_SPLIT = "-DLOST_SPLIT=0"
+"""Built with a fault, for a check that must find it: attention leaves out its first split."""
+
+
 # A pass leaves in `Result` what an earlier one wrote, where it does not come to it.
 
 
@@ -101,12 +108,12 @@ class Launch:
 class Kernels:
     """All kernels of a plan on a device. Raises EngineError if they cannot be compiled or loaded.
 
-    is_traced: built to write every operator's output, and phases' times, for checks.
+    flags: TRACED, LOSES_SPLIT.
     """
 
-    def __init__(self, device: Device, plan: Plan, is_traced: bool = False):
+    def __init__(self, device: Device, plan: Plan, flags: tuple[str, ...] = ()):
         self._device, self._driver = device, device.driver
-        compiler = Compiler(device.architecture, plan.defines() + ("-DTRACED",) * is_traced)
+        compiler = Compiler(device.architecture, plan.defines() + flags)
         self.plan_id = plan.identity(compiler.build)
         self._modules = {
             name: check(self._driver.cuModuleLoadData(compiler.cubin(name)))
