@@ -169,9 +169,12 @@ def test_the_memory_strip_shows_the_retained_frames_to_who_watches(robot):
     """Grey pictures, newer ones brighter: one cell of 64x32 pixels for each retained frame, oldest first."""
     levels = cycle(range(60, 240))
     robot.picture = lambda: noise_around(next(levels))
+    robot.until_tick(decision="FRESH")
+    robot.reset_memory()
+    robot.until_event("reset_memory")
     strips = []
     robot.listen(Image, "memory_strip", strips.append)
-    robot.until(lambda: len(strips) >= 2 and int(robot.ticks[-1]["retained_frames"]) >= 2)
+    robot.until(lambda: len(strips) >= 3 and int(robot.ticks[-1]["retained_frames"]) >= 2)
     strip = strips[-1]
     assert (strip.width, strip.height % 32, strip.encoding, strip.step) == (1024, 0, "rgb8", 3072)
     cells = np.frombuffer(strip.data, np.uint8).reshape(-1, 32, 16, 64, 3).mean(axis=(1, 3, 4)).ravel()

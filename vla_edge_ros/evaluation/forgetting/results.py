@@ -3,25 +3,18 @@
 import fcntl
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
 
 from vla_edge_ros.errors import UserError
+from vla_edge_ros.evaluation.forgetting.jobs import Plan
 from vla_edge_ros.evaluation.forgetting.metrics import bootstrap_ci95
 from vla_edge_ros.figures import percentiles
 from vla_edge_ros.parameters import defaults
 
-KEY = (
-    "bag",
-    "policy",
-    "capacity",
-    "seed",
-    "plan_model",
-    "plan_frames",
-    "plan_oracle_every",
-    "plan_has_positions",
-)
+KEY = ("bag", "policy", "capacity", "seed", *(f"plan_{field.name}" for field in fields(Plan)))
 FIGURES = ("regret_nats", "regret_rank", "kl_nats", "action_l1", "needle_recall", "coverage")
 
 
