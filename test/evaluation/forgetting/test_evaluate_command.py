@@ -14,6 +14,7 @@ from recorded import write_rosbag2
 
 from vla_edge_ros import cli
 from vla_edge_ros.evaluation.forgetting import command
+from vla_edge_ros.evaluation.forgetting.footage import recordings_in
 from vla_edge_ros.share import share_directory
 
 SAMPLE = share_directory() / "recordings/sample"
@@ -149,6 +150,13 @@ def test_a_recording_that_fits_into_memory_is_named_and_left_out(tmp_path, capsy
     write_rosbag2(tmp_path / "short", n_images=4)
     assert evaluate(tmp_path / "short", "--capacities", "4", "--frames", "8", "--out", tmp_path / "out") == 2
     assert "its 4 images fit into a memory of 4: nothing is forgotten" in capsys.readouterr().err
+
+
+def test_every_recording_of_a_folder_is_taken_and_a_lone_file_beside_them_too(shared):
+    names = [path.name for path in recordings_in(shared / "recordings")]
+    assert {"bridge_widowx", "street_zstd", "soccer_sim", "aruco_marker_ros1.bag"} <= set(names)
+    assert "README.md" not in names
+    assert recordings_in(shared / "recordings/street_raw") == [shared / "recordings/street_raw"]
 
 
 def test_nothing_but_recordings_without_images_is_refused(tmp_path, capsys):

@@ -1,6 +1,5 @@
 """Recordings as the model sees them, and needles to be remembered in them."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -55,24 +54,23 @@ def read_footage(path: Path, topic: str | None = None) -> Footage:
     return Footage(np.array(frames), times_s)
 
 
-def recordings_in(path: Path) -> Iterator[Path]:
-    """`path` itself where it is a recording, else the recordings in that folder, by name."""
-    try:
-        open_bag(path).close()
-    except BagRefused:
-        entries = sorted(entry for entry in path.iterdir() if _looks_recorded(entry)) if path.is_dir() else []
-        if not entries:
-            raise
-        yield from entries
-    else:
-        yield path
+def recordings_in(path: Path) -> list[Path]:
+    """`path` itself, or, where it is a folder with folders of recordings in it, all recordings in it by name.
+
+    A folder with files alone is one recording, which rosbag2 may have split.
+    """
+    if not path.is_dir() or not any(_holds_a_recording(entry) for entry in path.iterdir()):
+        return [path]
+    return sorted(entry for entry in path.iterdir() if _holds_a_recording(entry) or _is_recording_file(entry))
 
 
-def _looks_recorded(path: Path) -> bool:
-    if path.is_dir():
-        return any(_looks_recorded(entry) for entry in path.iterdir() if entry.is_file())
+def _holds_a_recording(path: Path) -> bool:
+    return path.is_dir() and any(_is_recording_file(entry) for entry in path.iterdir())
+
+
+def _is_recording_file(path: Path) -> bool:
     name = path.name.removesuffix(".zstd")
-    return name.endswith((".mcap", ".db3", ".bag", ".mp4", ".avi", ".mkv"))
+    return path.is_file() and name.endswith((".mcap", ".db3", ".bag", ".mp4", ".avi", ".mkv"))
 
 
 def with_needles(frames: np.ndarray, last: int, seed: int) -> tuple[np.ndarray, list[int]]:
