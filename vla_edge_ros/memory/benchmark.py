@@ -24,6 +24,9 @@ from vla_edge_ros.perception.frame import FrameMeta
 CAPACITY = 127
 N_SLOTS = 4096
 PROMPT_TOKENS = N_SLOTS - CAPACITY * FRAME_TOKENS - MAX_ACTION_TOKENS
+FULL_EMBEDDING = 1536
+"""Values of a pooled embedding of `qwen2.5-coder-1.5b`."""
+
 MUST_US = 100.0
 N_COMPARED = 1000
 _PERIOD_NS = 33_333_333
@@ -104,7 +107,9 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m vla_edge_ros.memory.benchmark")
     parser.add_argument("--policy", choices=POLICIES, action="append", help="only these (default: all)")
     parser.add_argument("--inserts", type=int, help="insert this many frames instead of measuring")
-    parser.add_argument("--embedding-size", type=int, default=1536, help="values (default: %(default)s)")
+    parser.add_argument(
+        "--embedding-size", type=int, default=FULL_EMBEDDING, help="values (default: %(default)s)"
+    )
     args = parser.parse_args(argv)
     is_right = True
     for name in args.policy or POLICIES:

@@ -41,6 +41,7 @@ def test_it_leaves_rows_figures_and_a_page(finished):
     document = json.loads((finished / "forgetting.json").read_text())
     assert set(document["policies"]) == {"fifo", "novelty"}
     assert document["policies"]["fifo"]["needle_recall"] == 0.0
+    assert all(figures["victim_us_p99"] > 0 for figures in document["policies"].values())
     assert document["machine"]
 
 

@@ -58,7 +58,7 @@ def test_the_document_names_the_policy_of_least_regret_and_is_plain_json():
     assert document["least_regret"] == "novelty"
     assert document["least_regret_minus_others"]["fifo"]["regret_rank"]["mean"] == pytest.approx(-0.2)
     assert (document["bags"], document["seeds"], document["capacities"]) == (["a"], 3, [4])
-    assert document["policies"]["fifo"]["victim_us_p99"] == 3.0
+    assert document["policies"]["fifo"]["eviction_us_p99"] == 3.0
 
 
 def test_one_seed_has_a_mean_and_no_interval():

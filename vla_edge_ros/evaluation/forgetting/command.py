@@ -21,6 +21,7 @@ from vla_edge_ros.evaluation.forgetting.page import page
 from vla_edge_ros.evaluation.forgetting.pool import run_local, run_on_ray
 from vla_edge_ros.evaluation.run_document import machine
 from vla_edge_ros.figures import in_words
+from vla_edge_ros.memory.benchmark import FULL_EMBEDDING, eviction_cost_us
 from vla_edge_ros.memory.policies import POLICIES
 
 ROWS, FIGURES, TABLE = "rows.jsonl", "forgetting.json", "rows.parquet"
@@ -83,6 +84,9 @@ def _evaluate(args: argparse.Namespace, rows: results.RowFile, report_path: Path
     if not own:
         raise UserError(f"no trial came to an end: {errors[0] if errors else 'nothing was asked for'}")
     document = {"machine": machine(), **results.document(own)}
+    for name, figures in document["policies"].items():
+        cost = eviction_cost_us(name, FULL_EMBEDDING)["choose"]
+        figures |= {"victim_us_p50": cost["p50"], "victim_us_p99": cost["p99"]}
     output.write_text(args.out / FIGURES, json.dumps(document, indent=1))
     if args.parquet:
         results.write_parquet(args.out / TABLE, own)
@@ -193,7 +197,7 @@ def _table(document: dict) -> Table:
             in_words(figures["kl_mean"], 3),
             in_words(figures["needle_recall"], 2),
             in_words(figures["coverage_mean"], 2),
-            in_words(figures["victim_us_p99"], 0),
+            in_words(figures["eviction_us_p99"], 0),
         )
     return table
 

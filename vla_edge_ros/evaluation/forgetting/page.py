@@ -96,10 +96,11 @@ def _table(document: dict) -> str:
             interval = figures[f"{key}_ci95"]
             within = f" ({interval[0]:.{digits}f}–{interval[1]:.{digits}f})" if interval else ""
             cells.append(f"<td>{in_words(mean, digits)}{within}</td>")
-        cost = f"<td>{in_words(figures['victim_us_p99'], 0)}</td>"
+        cost = f"<td>{in_words(figures['eviction_us_p99'], 0)}</td>"
         lines.append(f'<tr><th scope="row">{html.escape(name)}</th>{"".join(cells)}{cost}</tr>')
     return (
-        f'<div class="table wide"><table class="figures"><tr><th></th>{head}<th scope="col">us, p99</th></tr>'
+        f'<div class="table wide"><table class="figures"><tr><th></th>{head}'
+        '<th scope="col">eviction us, p99</th></tr>'
         f"{''.join(lines)}</table></div>"
     )
 

@@ -106,7 +106,7 @@ def summary_of(rows: Sequence[dict]) -> dict:
         summary[f"{name}_ci95"] = bootstrap_ci95(values)
     summary["needle_recall"] = summary.pop("needle_recall_mean")
     costs = percentiles(us for row in rows for us in row["eviction_us"])
-    return summary | {"victim_us_p50": costs["p50"], "victim_us_p99": costs["p99"]}
+    return summary | {"eviction_us_p50": costs["p50"], "eviction_us_p99": costs["p99"]}
 
 
 def difference(rows: Sequence[dict], better: str, other: str, figure: str) -> dict:
@@ -126,6 +126,7 @@ def difference(rows: Sequence[dict], better: str, other: str, figure: str) -> di
 def document(rows: Sequence[dict]) -> dict:
     """Everything that the rows say, for `forgetting.json`.
 
+    eviction_us: processor time of an eviction between two passes, with the bookkeeping of slots.
     least_regret: the policy of the least mean regret by rank. least_regret_minus_others: its distance to each
     other policy in every figure, with `is_significant`: whether it can be told from chance.
     default_policy: that of the parameter table, which a trained task decides and not these figures.
