@@ -143,6 +143,19 @@ def test_repeats_are_bit_identical_whatever_the_workspaces_held(rig):
     assert len(seen) == 1
 
 
+def test_a_pass_gives_the_same_bits_whether_its_keys_were_kept_or_are_gathered_anew(rig):
+    decoder, frames = rig
+    memory = Memory(decoder, frames, np.arange(N_SLOTS, dtype=np.int32), seed=19)
+    for tick in range(60):
+        if tick >= 10:
+            memory.evict(tick * 7 % 5)
+        context = np.concatenate(memory.context)
+        _, kept = memory.step()
+        decoder.arena.fill("ranked_slots", 0xFE)
+        decoder.begin(context, memory.context[-1], 8)
+        assert decoder.finish()["logits"].tobytes() == kept["logits"].tobytes(), f"pass {tick}"
+
+
 def test_a_pass_past_its_cut_off_stops_and_the_next_one_is_whole(rig):
     decoder, frames = rig
     memory = Memory(decoder, frames, np.arange(N_SLOTS, dtype=np.int32), seed=13)
