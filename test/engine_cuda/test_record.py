@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from vla_edge_ros.engine.cuda.benchmark import sources_sha256
 from vla_edge_ros.engine.cuda.compiler import source_directory
+from vla_edge_ros.engine.cuda.sources import sources_sha256
 
 RECORD = source_directory().parent / "docs" / "benchmarks" / "h200.json"
 
