@@ -353,9 +353,12 @@ class EdgeNode(LifecycleNode):
         timeout_s = 0.5 + 2 * self._values["control.period_ms"] / 1000
         if not self._tick_thread.stop(timeout_s):
             self.get_logger().error(f"the tick thread did not end within {timeout_s:g} s")
+        end = {
+            "recorder_dropped": self._recorder.dropped if self._recorder is not None else 0,
+            "tick_thread_cpu_ns": self._tick_thread.cpu_ns,
+        }
         self._tick_thread = None
         self._controller.stop(self._sink)
-        end = {"recorder_dropped": self._recorder.dropped if self._recorder is not None else 0}
         if self._bare_loop is not None:
             self._bare_loop.close()
             end["bare_loop"] = self._bare_loop.to_json()
