@@ -17,8 +17,16 @@ from vla_edge_ros.figures import in_words
 
 Record = Mapping[str, object]
 
+KEYS = (
+    *("read_ceiling_gbps", "copy_ceiling_gbps", "decode_fraction_of_read", "decode_fraction_of_copy"),
+    *("pass_ms_p50", "pass_p999_over_p50", "speedup_hf_eager", "speedup_torch_compile", "speedup_best_peer"),
+    *("host_ms_per_tick", "process_gpu_bytes", "token_agreement", "late_publishes", "bare_loop_late"),
+    *("ticks", "stamp_to_publish_ms_p999", "abort_ms_p99", "sources_sha256", "device", "driver", "versions"),
+)
+"""What a whole record has at its top level, among other things."""
+
 PASSES, TICKS = 20_000, 10_000
-"""What a whole record is made of; a tail is not known from less."""
+"""What a whole record is measured from; a tail is not known from less."""
 
 _SAME = ("sources_sha256", "device", "driver")
 _STAGES = ("fetch_and_rank", "vision", "prefill", "decode_step")
