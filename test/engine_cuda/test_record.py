@@ -1,4 +1,4 @@
-"""The record of the last run on a GPU: complete, every must met, and told where it is older than the sources."""
+"""The record of the last run on a GPU: complete, every must met, and told where it is outdated."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The steps of the GPU check: each leaves its part, whatever became of it, and only what fits makes a record."""
+"""The steps of the GPU check: each leaves its part, whatever came of it, and only what fits is merged."""
 
 import json
 

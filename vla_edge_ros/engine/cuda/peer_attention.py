@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -17,25 +17,30 @@ MAX_ERROR = 2e-2
 """Relative L2 difference from the plain products in float32: beyond bf16's it is another function."""
 
 
-def lower_right(n_queries: int, n_keys: int, device: torch.device) -> torch.Tensor:
-    """(n_queries, n_keys) bool: which keys each of the last queries sees."""
-    ones = torch.ones(n_queries, n_keys, dtype=torch.bool, device=device)
-    return ones.tril(n_keys - n_queries)
+@cache
+def lower_right(
+    n_queries: int, n_keys: int, repeats: int, dtype: torch.dtype, device: torch.device
+) -> torch.Tensor:
+    """(repeats * n_queries, n_keys): 0 where one of the last queries sees a key, else minus infinity.
+
+    Made once: a peer is not to be charged for it in every layer.
+    """
+    hidden = torch.full((n_queries, n_keys), -math.inf, dtype=dtype, device=device)
+    return hidden.triu(n_keys - n_queries + 1).repeat(repeats, 1)
 
 
 def products(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     """Two matrix products and a softmax; a KV head's query heads are rows of one product."""
-    rows, mask = _fold(q, keys)
-    scores = rows @ keys.transpose(1, 2) / math.sqrt(q.shape[-1])
-    if mask is not None:
-        scores = scores.masked_fill(~mask, -math.inf)
-    return _unfold(torch.softmax(scores, -1, dtype=torch.float32).to(q.dtype) @ values, q)
+    rows, bias = _fold(q, keys)
+    rows, columns = rows / math.sqrt(q.shape[-1]), keys.transpose(1, 2)
+    scores = torch.bmm(rows, columns) if bias is None else torch.baddbmm(bias, rows, columns)
+    return _unfold(torch.softmax(scores, -1) @ values, q)
 
 
 def folded(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     """A KV head's query heads as further queries, so that its keys are read once."""
-    rows, mask = _fold(q, keys)
-    return _unfold(sdpa(rows[None], keys[None], values[None], attn_mask=mask)[0], q)
+    rows, bias = _fold(q, keys)
+    return _unfold(sdpa(rows[None], keys[None], values[None], attn_mask=bias)[0], q)
 
 
 def grouped(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
@@ -90,13 +95,13 @@ def fastest(
 
 
 def _fold(q: torch.Tensor, keys: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """(KV heads, group * T, head) rows, and their mask where one is needed."""
+    """(KV heads, group * T, head) rows, and what is added to their scores where something is."""
     n_queries, heads, head = q.shape
     n_kv = len(keys)
     rows = q.reshape(n_queries, n_kv, heads // n_kv, head).permute(1, 2, 0, 3).reshape(n_kv, -1, head)
     if n_queries == 1:
         return rows, None
-    return rows, lower_right(n_queries, keys.shape[1], q.device).repeat(heads // n_kv, 1)
+    return rows, lower_right(n_queries, keys.shape[1], heads // n_kv, q.dtype, q.device)
 
 
 def _unfold(rows: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
