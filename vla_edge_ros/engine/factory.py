@@ -9,19 +9,25 @@ from vla_edge_ros.perception.frame_buffer import FrameBuffer
 
 BACKENDS = ("auto", "cuda", "numpy", "fake")
 
-
 CUDA_IS_ON_TRIAL = "cuda could run here, but has not passed its gate yet; ask for it by name to try it"
 """An engine moves arms only after its whole gate has passed on a device; docs/kernels.md says what has."""
+
+_CAPABILITY_MAJOR, _CAPABILITY_MINOR = 75, 76
+"""CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*."""
 
 
 def make_engine(spec: EngineSpec, frames: FrameBuffer) -> Engine:
     """An engine that is not yet configured; `auto` is `numpy`, with a note why it is not `cuda`.
 
-    Raises EngineError where the backend is unknown or cannot run here.
+    Raises EngineError where the backend is unknown, cannot run here, or cannot follow the plan asked for.
     """
     if spec.backend == "auto":
         note = f"backend auto chose numpy: {cuda_obstacle() or CUDA_IS_ON_TRIAL}"
+        if spec.plan:
+            raise EngineError(f"engine.plan is {spec.plan} and {note}; empty it to let numpy sum its own way")
         return _WithNote(make_engine(replace(spec, backend="numpy"), frames), note)
+    if spec.plan and spec.backend in ("numpy", "fake"):
+        raise EngineError(f"engine.plan is {spec.plan}: backend {spec.backend} has no plans, empty it")
     if spec.backend == "cuda":
         obstacle = cuda_obstacle()
         if obstacle:
@@ -52,6 +58,26 @@ def cuda_obstacle() -> str:
         importlib.import_module("vla_edge_ros.engine.cuda.engine")
     except ImportError as error:
         return f"the CUDA engine cannot be imported ({error})"
+    version, major, minor = (ctypes.c_int(0) for _ in range(3))
+    status = (
+        driver.cuDriverGetVersion(ctypes.byref(version))
+        or driver.cuDeviceGetAttribute(ctypes.byref(major), _CAPABILITY_MAJOR, 0)
+        or driver.cuDeviceGetAttribute(ctypes.byref(minor), _CAPABILITY_MINOR, 0)
+    )
+    if status:
+        return f"the NVIDIA driver does not describe its device (CUDA error {status})"
+    return _unfit(version.value, major.value, minor.value)
+
+
+def _unfit(driver_version: int, major: int, minor: int) -> str:
+    from vla_edge_ros.engine.cuda.compiler import find_build
+    from vla_edge_ros.engine.cuda.device import require_fit
+
+    try:
+        require_fit("the device", driver_version, major, minor)
+        find_build(f"sm_{major}{minor}")
+    except EngineError as error:
+        return str(error)
     return ""
 
 

@@ -1,8 +1,10 @@
 """What is decided about the kernels before they are compiled, and the name of that decision."""
 
 import hashlib
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 
+from vla_edge_ros.engine.cuda.compiler import Build
 from vla_edge_ros.engine.interface import EngineError
 from vla_edge_ros.engine.model_config import ModelConfig
 
@@ -12,14 +14,24 @@ CHUNK = 64
 
 _RINGS = ((220_000, 3072, 8), (160_000, 3072, 5), (99_000, 2048, 4))
 """Shared memory a block may ask for, and the weight ring that fits in it: a warp's stage bytes, stages."""
+_FEWEST_STAGES = 4
+_OTHER_STAGES = (2048, 6144)
+_OTHER_COPIES = ((3, 1), (4, 2))
+
+_ID = re.compile(
+    r"cuda-(?P<grid>\d{1,4})x8-s(?P<stage>\d{1,6})x(?P<slots>\d{1,3})-f(?P<stream>\d{1,3})\.(?P<exchange>\d{1,3})"
+    r"(?P<pin>-(?P<architecture>sm_\d+)-(?P<compiler>nvcc[\d.]+)-k(?P<kernels>[0-9a-f]{8})-m(?P<model>[0-9a-f]{8}))?"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Compile-time constants of the kernels; see cuda/geometry.cuh.
+    """Compile-time constants of the kernels; see cuda/geometry.cuh and cuda/decode.cu.
 
     n_slots: slots of the KV cache, a multiple of 64.
     grid: blocks of the persistent kernels, at most one a multiprocessor.
+    stage_bytes, ring_slots: a warp's weight ring.
+    stream_copies, exchange_copies: stages on their way to a block while long projections are read, and else.
     """
 
     config: ModelConfig
@@ -27,12 +39,15 @@ class Plan:
     grid: int
     stage_bytes: int
     ring_slots: int
+    stream_copies: int = 2
+    exchange_copies: int = 1
 
     @property
     def n_chunks(self) -> int:
         return self.n_slots // CHUNK
 
-    def defines(self) -> tuple[str, ...]:
+    def defines(self, kernel: str = "decode") -> tuple[str, ...]:
+        """Options of nvcc for `cuda/KERNEL.cu`: kernels that plans have in common are compiled once."""
         config = self.config
         values = {
             "HIDDEN": config.hidden_size,
@@ -47,18 +62,29 @@ class Plan:
             "STAGE_BYTES": self.stage_bytes,
             "SLOTS": self.ring_slots,
         }
+        if kernel == "decode":
+            values |= {"STREAM_COPIES": self.stream_copies, "EXCHANGE_COPIES": self.exchange_copies}
         return tuple(f"-D{name}={value}" for name, value in values.items())
 
-    def identity(self, build: str) -> str:
-        """A short name of everything that fixes the order of summation: this plan and the kernels' build."""
-        digest = hashlib.sha256("\n".join((*self.defines(), build)).encode()).hexdigest()
-        return f"cuda-{self.grid}x{WARPS}-{digest[:12]}"
+    def identity(self, build: Build) -> str:
+        """The plan's name: its choices, the build they were made for, and a hash of model and slots.
+
+        Two engines of one name compute the same bits from the same weights.
+        """
+        choices = (
+            f"cuda-{self.grid}x{WARPS}-s{self.stage_bytes}x{self.ring_slots}"
+            f"-f{self.stream_copies}.{self.exchange_copies}"
+        )
+        return f"{choices}-{build.architecture}-{build.compiler}-k{build.kernels}-m{self._model_hash()}"
+
+    def _model_hash(self) -> str:
+        return hashlib.sha256(f"{self.config} {self.n_slots}".encode()).hexdigest()[:8]
 
 
 def make_plan(
     config: ModelConfig, n_slots: int, multiprocessors: int, shared_bytes: int, grid: int = 0
 ) -> Plan:
-    """The plan for a device; `grid` 0 chooses one. Raises EngineError if device or model do not fit."""
+    """The plan by rule; `grid` 0 chooses one too. Raises EngineError if device or model do not fit."""
     _check(config, n_slots)
     rings = [ring for needed, *ring in _RINGS if shared_bytes >= needed]
     if not rings:
@@ -68,6 +94,61 @@ def make_plan(
     stage_bytes, ring_slots = rings[0]
     grid = grid or best_grid(config, multiprocessors)
     return Plan(config, -(-n_slots // CHUNK) * CHUNK, grid, stage_bytes, ring_slots)
+
+
+def candidates(config: ModelConfig, n_slots: int, multiprocessors: int, shared_bytes: int) -> list[Plan]:
+    """Plans worth measuring: the one by rule first, then those that differ from it in one choice.
+
+    Not all may compile or fit. Raises EngineError as `make_plan` does.
+    """
+    first = make_plan(config, n_slots, multiprocessors, shared_bytes)
+    ring_bytes = first.stage_bytes * first.ring_slots
+    grids = [grid for grid in (multiprocessors, multiprocessors * 9 // 10) if grid not in (0, first.grid)]
+    rings = [(stage, ring_bytes // stage) for stage in _OTHER_STAGES if stage != first.stage_bytes]
+    return [
+        first,
+        *(replace(first, grid=grid) for grid in grids),
+        *(replace(first, stage_bytes=stage, ring_slots=n) for stage, n in rings if n >= _FEWEST_STAGES),
+        *(
+            replace(first, stream_copies=stream, exchange_copies=exchange)
+            for stream, exchange in _OTHER_COPIES
+        ),
+    ]
+
+
+def plan_of_id(plan_id: str, config: ModelConfig, n_slots: int, multiprocessors: int, build: Build) -> Plan:
+    """The plan that an id names; its end from the architecture on may be left out.
+
+    Raises EngineError, naming what differs, where this build, model or device cannot give what it names.
+    """
+    found = _ID.fullmatch(plan_id)
+    if found is None:
+        raise EngineError(
+            f"engine.plan is {plan_id!r}: wanted the plan_id of a cuda engine, as ~/tick and demo.json have "
+            "it, or nothing"
+        )
+    _check(config, n_slots)
+    choices = (int(found[name]) for name in ("grid", "stage", "slots", "stream", "exchange"))
+    plan = Plan(config, -(-n_slots // CHUNK) * CHUNK, *choices)
+    if not 1 <= plan.grid <= multiprocessors:
+        raise EngineError(
+            f"engine.plan {plan_id} wants {plan.grid} multiprocessors and this device has {multiprocessors}"
+        )
+    if found["pin"] is not None:
+        here = _ID.fullmatch(plan.identity(build))
+        names = {"architecture": "architecture", "compiler": "compiler", "kernels": "kernel sources"}
+        names["model"] = "model or memory.slots"
+        different = [
+            f"{what} ({found[name]} there, {here[name]} here)"
+            for name, what in names.items()
+            if found[name] != here[name]
+        ]
+        if different:
+            raise EngineError(
+                f"engine.plan {plan_id} cannot be rebuilt here, other bits would come out: different "
+                f"{', '.join(different)}; empty it to take this machine's own plan"
+            )
+    return plan
 
 
 def best_grid(config: ModelConfig, multiprocessors: int) -> int:
