@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from vla_edge_ros.engine import factory
+from vla_edge_ros.engine.cuda import compiler
 from vla_edge_ros.engine.factory import cuda_obstacle, make_engine
 from vla_edge_ros.engine.fake import FakeEngine
 from vla_edge_ros.engine.interface import EngineError, EngineSpec, FrameWork, PromptWork, WorkStatus
@@ -74,13 +75,36 @@ def test_auto_does_not_move_an_arm_by_an_engine_on_trial(frames, cuda_runs_here)
     assert info.notes[-1] == f"backend auto chose numpy: {factory.CUDA_IS_ON_TRIAL}"
 
 
+def test_a_plan_of_cuda_is_not_quietly_dropped_by_another_engine(frames, monkeypatch):
+    monkeypatch.setattr(factory, "cuda_obstacle", lambda: "no NVIDIA driver")
+    for backend, complaint in (
+        ("numpy", "engine.plan is cuda-1x8: backend numpy has no plans, empty it"),
+        ("fake", "engine.plan is cuda-1x8: backend fake has no plans, empty it"),
+        ("auto", "engine.plan is cuda-1x8 and backend auto chose numpy: no NVIDIA driver; empty it"),
+    ):
+        with pytest.raises(EngineError, match=complaint):
+            make_engine(EngineSpec(backend=backend, plan="cuda-1x8"), frames)
+
+
 class Driver:
-    def __init__(self, status, n_devices):
+    """libcuda.so.1 as far as it is asked; attributes 75 and 76 are the compute capability."""
+
+    def __init__(self, status, n_devices, version=13_000, capability=(9, 0)):
         self.cuInit = lambda flags: status
         self.n_devices = n_devices
+        self.version = version
+        self.attributes = dict(zip((75, 76), capability, strict=True))
 
     def cuDeviceGetCount(self, pointer):
         pointer._obj.value = self.n_devices
+        return 0
+
+    def cuDriverGetVersion(self, pointer):
+        pointer._obj.value = self.version
+        return 0
+
+    def cuDeviceGetAttribute(self, pointer, attribute, device):
+        pointer._obj.value = self.attributes[attribute]
         return 0
 
 
@@ -98,4 +122,24 @@ def test_what_stands_in_cudas_way_is_named(monkeypatch):
         monkeypatch.setattr(ctypes, "CDLL", driver)
         assert reason in cuda_obstacle()
     monkeypatch.setitem(sys.modules, CUDA_MODULE, types.ModuleType(CUDA_MODULE))
-    assert cuda_obstacle() == ""
+    monkeypatch.setattr(compiler, "find_build", lambda architecture: None)
+    for driver, reason in (
+        (Driver(0, 1, version=11_040), "the NVIDIA driver is of CUDA 11.4: the engine needs 12.0, update it"),
+        (Driver(0, 1, capability=(7, 5)), "the device is sm_75: the kernels need sm_80 or later"),
+        (Driver(0, 1), ""),
+    ):
+        monkeypatch.setattr(ctypes, "CDLL", lambda name, driver=driver: driver)
+        assert cuda_obstacle() == reason
+
+
+def test_neither_nvcc_nor_cached_kernels_stand_in_cudas_way(monkeypatch, tmp_path):
+    def without_nvcc():
+        raise EngineError("nvcc was not found")
+
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: Driver(0, 1))
+    monkeypatch.setitem(sys.modules, CUDA_MODULE, types.ModuleType(CUDA_MODULE))
+    monkeypatch.setattr(compiler, "find_nvcc", without_nvcc)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cuda_obstacle() == (
+        f"nvcc was not found; nor are these kernels for sm_90 in the cache {compiler.cache_directory()}"
+    )

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from vla_edge_ros.engine.cuda.compiler import Build
 from vla_edge_ros.engine.interface import EngineError
-from vla_edge_ros.engine.model_config import ModelConfig
+from vla_edge_ros.engine.model_config import ACTION_ROWS, ModelConfig
 
 WARPS = 8
 CHUNK = 64
@@ -15,6 +15,8 @@ CHUNK = 64
 _RINGS = ((220_000, 3072, 8), (160_000, 3072, 5), (99_000, 2048, 4))
 """Shared memory a block may ask for, and the weight ring that fits in it: a warp's stage bytes, stages."""
 _FEWEST_STAGES = 4
+_SMALL_SHARED_BYTES = 512
+"""Counters, scales and padding of the decode kernel."""
 _OTHER_STAGES = (2048, 6144)
 _OTHER_COPIES = ((3, 1), (4, 2))
 
@@ -84,16 +86,19 @@ class Plan:
 def make_plan(
     config: ModelConfig, n_slots: int, multiprocessors: int, shared_bytes: int, grid: int = 0
 ) -> Plan:
-    """The plan by rule; `grid` 0 chooses one too. Raises EngineError if device or model do not fit."""
-    _check(config, n_slots)
+    """The plan by rule; `grid` 0 chooses one too. Raises EngineError if device or model do not fit.
+
+    A model whose sums leave too little shared memory to the ring gets the fewest stages, and is refused when
+    its kernels are loaded.
+    """
+    check_model(config, n_slots)
     rings = [ring for needed, *ring in _RINGS if shared_bytes >= needed]
     if not rings:
         raise EngineError(
             f"the device gives a block {shared_bytes} bytes of shared memory: it takes {_RINGS[-1][0]}"
         )
-    stage_bytes, ring_slots = rings[0]
-    grid = grid or best_grid(config, multiprocessors)
-    return Plan(config, -(-n_slots // CHUNK) * CHUNK, grid, stage_bytes, ring_slots)
+    plan = Plan(config, -(-n_slots // CHUNK) * CHUNK, grid or best_grid(config, multiprocessors), *rings[0])
+    return _fitted(plan, shared_bytes)
 
 
 def candidates(config: ModelConfig, n_slots: int, multiprocessors: int, shared_bytes: int) -> list[Plan]:
@@ -103,17 +108,56 @@ def candidates(config: ModelConfig, n_slots: int, multiprocessors: int, shared_b
     """
     first = make_plan(config, n_slots, multiprocessors, shared_bytes)
     ring_bytes = first.stage_bytes * first.ring_slots
-    grids = [grid for grid in (multiprocessors, multiprocessors * 9 // 10) if grid not in (0, first.grid)]
-    rings = [(stage, ring_bytes // stage) for stage in _OTHER_STAGES if stage != first.stage_bytes]
-    return [
-        first,
-        *(replace(first, grid=grid) for grid in grids),
-        *(replace(first, stage_bytes=stage, ring_slots=n) for stage, n in rings if n >= _FEWEST_STAGES),
-        *(
-            replace(first, stream_copies=stream, exchange_copies=exchange)
-            for stream, exchange in _OTHER_COPIES
-        ),
+    others = [replace(first, grid=grid) for grid in (multiprocessors, max(1, multiprocessors * 9 // 10))]
+    others += [
+        replace(first, stage_bytes=stage, ring_slots=ring_bytes // stage)
+        for stage in _OTHER_STAGES
+        if ring_bytes // stage >= _FEWEST_STAGES
     ]
+    others = [_fitted(plan, shared_bytes) for plan in others]
+    others += [replace(first, stream_copies=a, exchange_copies=b) for a, b in _OTHER_COPIES]
+    return list(dict.fromkeys([first, *others]))
+
+
+def _fitted(plan: Plan, shared_bytes: int) -> Plan:
+    """With as many of its stages as fit."""
+    while plan.ring_slots > _FEWEST_STAGES and decode_shared_bytes(plan) > shared_bytes:
+        plan = replace(plan, ring_slots=plan.ring_slots - 1)
+    return plan
+
+
+def decode_shared_bytes(plan: Plan) -> int:
+    """Shared memory of a block of the decode kernel: its ring and `Shared` of decode.cu, or a bit more."""
+    config = plan.config
+    hidden, mlp = config.hidden_size, config.intermediate_size
+    tilings = [
+        _tiling(plan, config.query_size + 2 * config.kv_size, hidden, is_even=True),
+        _tiling(plan, hidden, config.query_size),
+        _tiling(plan, 2 * mlp, hidden, is_even=True),
+        _tiling(plan, hidden, mlp, is_like=False),
+        _tiling(plan, ACTION_ROWS, hidden),
+    ]
+    kv_units = -(-plan.n_chunks * config.num_key_value_heads // plan.grid)
+    n_stages = 2 * kv_units + sum(n for _, n in tilings)
+    sums = 2 * 16 * WARPS * 4 * max(tiles for tiles, _ in tilings)
+    operand = WARPS * 4 * 8 * -(-max(hidden, mlp) // (16 * WARPS))
+    scores = 2 * CHUNK * 8 * 4 * (2 if kv_units > 1 else 1)
+    combined = WARPS * 8 * 16
+    ring = plan.ring_slots * (WARPS * plan.stage_bytes + 16)
+    return ring + 16 * n_stages + sums + operand + scores + combined + _SMALL_SHARED_BYTES
+
+
+def _tiling(
+    plan: Plan, rows: int, columns: int, is_even: bool = False, is_like: bool = True
+) -> tuple[int, int]:
+    """TILES and STAGES of a projection's `Matrix` in cuda/geometry.cuh."""
+    pairs = -(-rows // (2 * plan.grid))
+    pairs += pairs % 2 if is_even else 0
+    tiles = -(-pairs // 8)
+    steps = -(-columns // (16 * WARPS))
+    fewest = -(-steps // (plan.stage_bytes // (64 * (8 if is_like else min(pairs, 8)))))
+    segments = next((n for n in range(fewest, 2 * fewest + 1) if steps % n == 0), fewest)
+    return tiles, tiles * segments
 
 
 def plan_of_id(plan_id: str, config: ModelConfig, n_slots: int, multiprocessors: int, build: Build) -> Plan:
@@ -127,7 +171,7 @@ def plan_of_id(plan_id: str, config: ModelConfig, n_slots: int, multiprocessors:
             f"engine.plan is {plan_id!r}: wanted the plan_id of a cuda engine, as ~/tick and demo.json have "
             "it, or nothing"
         )
-    _check(config, n_slots)
+    check_model(config, n_slots)
     choices = (int(found[name]) for name in ("grid", "stage", "slots", "stream", "exchange"))
     plan = Plan(config, -(-n_slots // CHUNK) * CHUNK, *choices)
     if not 1 <= plan.grid <= multiprocessors:
@@ -173,7 +217,7 @@ def padded_rows(config: ModelConfig, grid: int) -> int:
     )
 
 
-def _check(config: ModelConfig, n_slots: int) -> None:
+def check_model(config: ModelConfig, n_slots: int) -> None:
     if config.head_dim not in (32, 64, 128):
         raise EngineError(f"head size {config.head_dim}: the CUDA kernels take 32, 64 or 128")
     if config.num_attention_heads > 8 * config.num_key_value_heads:
