@@ -119,6 +119,16 @@ def candidates(config: ModelConfig, n_slots: int, multiprocessors: int, shared_b
     return list(dict.fromkeys([first, *others]))
 
 
+def require_room(plan: Plan, shared_bytes: int) -> None:
+    """Raises EngineError where a block would need more shared memory than the device gives it."""
+    needed = decode_shared_bytes(plan)
+    if needed > shared_bytes:
+        raise EngineError(
+            f"the decode kernel needs {needed} bytes of shared memory a block on {plan.grid} multiprocessors "
+            f"and the device gives {shared_bytes}: choose a smaller model"
+        )
+
+
 def _fitted(plan: Plan, shared_bytes: int) -> Plan:
     """With as many of its stages as fit."""
     while plan.ring_slots > _FEWEST_STAGES and decode_shared_bytes(plan) > shared_bytes:
