@@ -5,7 +5,6 @@ import queue
 import threading
 import time
 from contextlib import ExitStack, suppress
-from itertools import pairwise
 
 import numpy as np
 
@@ -13,7 +12,7 @@ from vla_edge_ros.engine.cuda.account import planned_account, require_budget
 from vla_edge_ros.engine.cuda.compiler import find_build
 from vla_edge_ros.engine.cuda.decoder import CudaDecoder, FrameMemory
 from vla_edge_ros.engine.cuda.device import Device
-from vla_edge_ros.engine.cuda.kernels import STAGE_MARKS, Kernels
+from vla_edge_ros.engine.cuda.kernels import Kernels, part_ends_ns
 from vla_edge_ros.engine.cuda.plan import Plan, candidates, plan_of_id
 from vla_edge_ros.engine.cuda.tuning import choose_plan
 from vla_edge_ros.engine.interface import (
@@ -25,11 +24,11 @@ from vla_edge_ros.engine.interface import (
     EngineSpec,
     FrameWork,
     PromptWork,
-    StageTimes,
     WorkResult,
     WorkStatus,
 )
 from vla_edge_ros.engine.model_config import ModelConfig
+from vla_edge_ros.engine.pace import STEP, CannotEnd, Countdown, Pace
 from vla_edge_ros.engine.weights import open_weights
 from vla_edge_ros.perception.frame import FrameMeta
 
@@ -38,6 +37,7 @@ for _module, _package in (("pycuda", "pycuda"), ("cuda.bindings", "cuda-bindings
     if not (importlib.util.find_spec(_module.partition(".")[0]) and importlib.util.find_spec(_module)):
         raise ImportError(f"{_package} is not installed: pip install {_package}")
 
+_PARTS = ("copy", "vision", "prefill")
 _NO_FRAME, _OVERTAKEN = 1, 2
 _MAX_ATTEMPTS = 8
 """Passes tried when the frame is overtaken while the device reads it, as in perception/frame_buffer.py."""
@@ -59,6 +59,7 @@ class CudaEngine:
         self._thread: threading.Thread | None = None
         self._unclaimed: int | None = None
         self._failure = ""
+        self._pace = Pace()
 
     def configure(self) -> EngineInfo:
         """Raises EngineError; nothing stays allocated then."""
@@ -193,13 +194,27 @@ class CudaEngine:
         return choose_plan(device, build, plans)
 
     def _pass(self, decoder: CudaDecoder, work: FrameWork, result: WorkResult) -> None:
+        limits = self._limits(decoder, work)
         for _ in range(_MAX_ATTEMPTS):
-            decoder.begin(work.context_slots, work.frame_slots, self._spec.action_tokens)
+            now_ns = time.monotonic_ns()
+            countdown = Countdown(self._pace, work, _PARTS, now_ns)
+            try:
+                countdown.look(now_ns)
+            except CannotEnd:
+                countdown.stop(now_ns, result)
+                return
+            decoder.begin(work.context_slots, work.frame_slots, self._spec.action_tokens, **limits)
             told = decoder.finish()
             if told["is_void"] != _OVERTAKEN:
                 break
         if told["is_void"]:
             result.status = WorkStatus.NO_FRAME
+            return
+        countdown = Countdown(self._pace, work, _PARTS, int(told["fetched_ns"]))
+        for mark_ns in part_ends_ns(told):
+            countdown.part_ended(mark_ns)
+        if told["is_aborted"]:
+            countdown.stop(int(told["stopped_ns"]), result)
             return
         n = self._spec.action_tokens
         logits = told["logits"][:n].copy()
@@ -208,12 +223,23 @@ class CudaEngine:
                 f"the pass ended after {told['steps_done']} of {n} steps or its logits are not finite"
             )
             return
+        countdown.tell(result)
         result.frame = FrameMeta(*(int(value) for value in told["frame_meta"]))
         result.tokens = (told["actions"][None, :n] + self._first_action).astype(np.int32)
         result.top_probability, result.entropy = confidence(logits[None])
         result.embedding = told["embedding"].copy()
-        marks = [*(int(told[name]) for name in STAGE_MARKS), int(told["step_ended_ns"][n - 1])]
-        result.stages = StageTimes(*(after - before for before, after in pairwise(marks)))
+
+    def _limits(self, decoder: CudaDecoder, work: FrameWork) -> dict[str, int]:
+        """What the device compares its own time with, for `CudaDecoder.begin`."""
+        abort_ns = decoder.clock.device_ns(work.deadline_ns) if work.deadline_ns else None
+        if abort_ns is None:
+            return {}
+        n_context, n_layers = len(work.context_slots), decoder.config.num_hidden_layers
+        return {
+            "abort_ns": abort_ns,
+            "prefill_layer_ns": self._pace.least_ns("prefill", n_context) // n_layers,
+            "decode_layer_ns": self._pace.least_ns(STEP, n_context) // n_layers,
+        }
 
 
 def _free_what_can_be(releases: ExitStack) -> None:
