@@ -13,8 +13,8 @@ from vla_edge_ros.engine.cuda.compiler import find_build
 from vla_edge_ros.engine.cuda.decoder import CudaDecoder, FrameMemory
 from vla_edge_ros.engine.cuda.device import Device
 from vla_edge_ros.engine.cuda.kernels import Kernels, part_ends_ns
-from vla_edge_ros.engine.cuda.plan import Plan, candidates, plan_of_id
-from vla_edge_ros.engine.cuda.tuning import choose_plan
+from vla_edge_ros.engine.cuda.plan import Plan, make_plan, plan_of_id
+from vla_edge_ros.engine.cuda.tuning import plan_of_device
 from vla_edge_ros.engine.interface import (
     FRAME_TOKENS,
     MAX_ACTION_TOKENS,
@@ -185,13 +185,13 @@ class CudaEngine:
 
     def _choose(self, device: Device, config: ModelConfig) -> tuple[Plan, tuple[str, ...]]:
         """The plan asked for, or this device's own; the budget is checked before anything is measured."""
-        spec, build = self._spec, find_build(device.architecture)
+        spec = self._spec
         if spec.plan:
-            plan = plan_of_id(spec.plan, config, spec.n_slots, device.multiprocessors, build)
-            return plan, ()
-        plans = candidates(config, spec.n_slots, device.multiprocessors, device.shared_bytes)
-        require_budget(spec, planned_account(device, plans[0], self._frames.size_bytes))
-        return choose_plan(device, build, plans)
+            build = find_build(device.architecture)
+            return plan_of_id(spec.plan, config, spec.n_slots, device.multiprocessors, build), ()
+        by_rule = make_plan(config, spec.n_slots, device.multiprocessors, device.shared_bytes)
+        require_budget(spec, planned_account(device, by_rule, self._frames.size_bytes))
+        return plan_of_device(device, config, spec.n_slots)
 
     def _pass(self, decoder: CudaDecoder, work: FrameWork, result: WorkResult) -> None:
         limits = self._limits(decoder, work)

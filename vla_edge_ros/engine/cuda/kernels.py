@@ -68,6 +68,13 @@ def result_dtype(hidden_size: int) -> np.dtype:
     )
 
 
+TRACED = "-DTRACED"
+"""Built to write every operator's output, and phases' times, for checks."""
+
+LOSES_SPLIT = "-DLOST_SPLIT=0"
+"""Built with a fault, for a check that must find it: attention leaves out its first split."""
+
+
 # A pass leaves in `Result` what an earlier one wrote, where it does not come to it.
 
 
@@ -145,25 +152,24 @@ def _constants(device: Device, module, name: bytes, n: int) -> np.ndarray:
 class Kernels:
     """All kernels of a plan on a device. Raises EngineError if they cannot be compiled or loaded.
 
-    is_traced: built to write every operator's output, and phases' times, for checks.
+    flags: TRACED, LOSES_SPLIT.
     """
 
-    def __init__(self, device: Device, plan: Plan, is_traced: bool = False):
+    def __init__(self, device: Device, plan: Plan, flags: tuple[str, ...] = ()):
         self._device, self._driver = device, device.driver
         self._modules = {}
         try:
-            self._open(plan, ("-DTRACED",) * is_traced)
+            self._open(plan, flags)
         except BaseException:
             self.close()
             raise
-        self.plan_id += "-traced" * is_traced
 
     def _open(self, plan: Plan, flags: tuple[str, ...]) -> None:
         device = self._device
         for name in KERNELS:
             compiler = Compiler(device.architecture, plan.defines(name) + flags)
             self._modules[name] = load_module(device, compiler, name)
-        self.plan_id = plan.identity(compiler.build)
+        self.plan_id = plan.identity(compiler.build) + "".join(flags)
         self.sizes = _sizes(device, self._modules["pack"])
         persistent = {name: self._persistent(name, plan.grid) for name in ("prefill", "decode")}
         self.launches = {

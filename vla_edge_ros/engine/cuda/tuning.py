@@ -13,12 +13,13 @@ from contextlib import closing
 
 import numpy as np
 
-from vla_edge_ros.engine.cuda.compiler import Build, Compiler, store
+from vla_edge_ros.engine.cuda.compiler import Build, Compiler, find_build, store
 from vla_edge_ros.engine.cuda.decoder import CudaDecoder, FrameMemory
 from vla_edge_ros.engine.cuda.device import Device
 from vla_edge_ros.engine.cuda.kernels import KERNELS, Kernels
-from vla_edge_ros.engine.cuda.plan import Plan
+from vla_edge_ros.engine.cuda.plan import Plan, candidates
 from vla_edge_ros.engine.interface import FRAME_TOKENS, MAX_ACTION_TOKENS, EngineError
+from vla_edge_ros.engine.model_config import ModelConfig
 from vla_edge_ros.engine.seeded import usable_threads
 from vla_edge_ros.perception.frame_buffer import FrameBuffer
 
@@ -60,6 +61,12 @@ class PlanCache:
                 f"the plan measured cannot be kept in {self.path} ({error.strerror}): measured at every start"
             )
         return ""
+
+
+def plan_of_device(device: Device, config: ModelConfig, n_slots: int) -> tuple[Plan, tuple[str, ...]]:
+    """What an engine that is asked for no plan runs here, and lines worth saying. Raises EngineError."""
+    plans = candidates(config, n_slots, device.multiprocessors, device.shared_bytes)
+    return choose_plan(device, find_build(device.architecture), plans)
 
 
 def choose_plan(device: Device, build: Build, plans: list[Plan]) -> tuple[Plan, tuple[str, ...]]:
