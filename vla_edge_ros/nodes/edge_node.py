@@ -232,7 +232,7 @@ class EdgeNode(LifecycleNode):
         if values["control.record_path"]:
             run = {"parameters": values, "engine": settings.describe_engine(values, info)}
             self._recorder = self._keep(Recorder(Path(values["control.record_path"]), run))
-        self._sink = RosSink(self, policy.groups, self._recorder)
+        self._sink = RosSink(self, policy.groups, self._recorder, info.plan_id)
         self._releases.append(self._sink.destroy)
         self._subscribe(values)
         self._report(info)
@@ -283,7 +283,14 @@ class EdgeNode(LifecycleNode):
 
     def _report(self, info: EngineInfo) -> None:
         sections = diagnostics.sections(
-            self._controller, self._camera, self._frames, self._engine, self._supervisor, info, self._recorder
+            self._controller,
+            self._camera,
+            self._frames,
+            self._engine,
+            self._supervisor,
+            info,
+            self._values["memory.budget_bytes"],
+            self._recorder,
         )
         self._releases.append(diagnostics.DiagnosticsPublisher(self, sections).destroy)
 
