@@ -78,7 +78,7 @@ COMMANDS = {
     ),
     "bench": Command(
         "vla_edge_ros.nodes.bench",
-        "measure this machine: camera callback, tick error, late publishes, memory",
+        "measure this machine: camera callback, tick error, publishes, memory",
         "Prints each figure beside what it must be, and ends with exit code 1 where one is missed. It wants "
         "an otherwise idle machine: whatever else runs is measured too.",
         ("vla-edge bench", "vla-edge bench --json out/bench.json"),

@@ -461,3 +461,15 @@ def test_frames_are_compared_by_their_signatures_where_there_are_some():
     wanted = [log.of(index).astype(float) for index in kept]
     alike = [a @ b / np.linalg.norm(a) / np.linalg.norm(b) for a, b in itertools.pairwise(wanted)]
     np.testing.assert_allclose(rig.controller.memory.policy.cosines, alike)
+
+
+def test_a_record_says_when_its_trajectory_was_handed_over():
+    rig = enabled_rig(service_ms=5.0)
+    records = rig.run(12, each=with_joints(rig))
+    sent = {at_ns for at_ns, _ in rig.sink.trajectories}
+    fresh = [record for record in records if record.decision is Decision.FRESH and record.is_enabled]
+    assert len(fresh) > 5
+    for record in fresh:
+        assert record.trajectory_ns in sent
+        assert record.own_pass.finished_ns <= record.trajectory_ns < record.published_ns
+    assert all(record.trajectory_ns is None for record in Rig().run(12))
