@@ -295,8 +295,8 @@ class Controller:
         if result.status is WorkStatus.DONE:
             # A late result is used in a tick that may collect another one into the same arrays.
             result.tokens = result.tokens.copy()
-            self.memory.retain(result.frame, result.embedding, record.tick)
-            times.retained_frame = result.frame.index
+            if self.memory.retain(result.frame, result.embedding, record.tick):
+                times.retained_frame = result.frame.index
         return result
 
     def _fail(self, reason: str, details: str) -> None:

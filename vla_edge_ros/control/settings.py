@@ -98,6 +98,7 @@ def build_controller(
         len(policy.dimensions),
         make_policy(parameters["memory.policy"], parameters["memory.window_frames"]),
         info.embedding_size,
+        parameters["memory.stride_ticks"],
     )
     planner = ActionPlanner(policy, action_config(parameters))
     admission = Admission(live.admission)

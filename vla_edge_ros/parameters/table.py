@@ -168,6 +168,17 @@ MEMORY = (
         maximum=127,
     ),
     Parameter(
+        "memory.stride_ticks",
+        1,
+        "A frame is retained where the last retained one is at least so many ticks old. Frames between "
+        "strides are acted on like any other and freed with the action tokens, so that the same slots reach "
+        "further back: at 30 Hz and 1024 slots, 1 tick a stride is a second of memory and 30 are half a "
+        "minute. Use what the policy was trained with.",
+        unit="ticks",
+        minimum=1,
+        maximum=1000,
+    ),
+    Parameter(
         "memory.slots",
         1024,
         "Places of one token in the KV cache. With a prompt of P tokens it holds floor((slots - P - 8) / "
