@@ -4,7 +4,7 @@ from setuptools import find_packages, setup
 
 PACKAGE = "vla_edge_ros"
 SHARE = Path("share") / PACKAGE
-SHARED_FOLDERS = ("launch", "config", "cuda", "recordings")
+SHARED_FOLDERS = ("launch", "config", "cuda", "models", "recordings")
 
 
 def shared_files():

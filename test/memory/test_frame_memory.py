@@ -266,5 +266,5 @@ def test_frames_between_strides_share_one_block_and_evict_once():
 
 
 def test_a_stride_below_one_tick_is_refused():
-    with pytest.raises(ValueError, match="memory.stride_ticks is 0"):
+    with pytest.raises(ValueError, match="stride_ticks is 0"):
         FrameMemory(N_SLOTS, 7, make_policy("fifo"), stride_ticks=0)

@@ -1,4 +1,6 @@
-"""Models that are known by name and need no files; their weights are seeded."""
+"""Models that are known by name; their weights are seeded, or trained and in the package's share folder."""
+
+from pathlib import Path
 
 from vla_edge_ros.engine.model_config import ModelConfig
 
@@ -8,6 +10,18 @@ PRESETS = {
         hidden_size=192,
         intermediate_size=448,
         num_hidden_layers=4,
+        num_attention_heads=6,
+        num_key_value_heads=2,
+        head_dim=32,
+        rope_theta=1e6,
+        rms_norm_eps=1e-6,
+        tie_word_embeddings=True,
+    ),
+    "tiny-vla": ModelConfig(
+        vocab_size=513,
+        hidden_size=192,
+        intermediate_size=384,
+        num_hidden_layers=6,
         num_attention_heads=6,
         num_key_value_heads=2,
         head_dim=32,
@@ -28,4 +42,8 @@ PRESETS = {
         tie_word_embeddings=True,
     ),
 }
-"""`tiny` has 1.7 M parameters; its vocabulary is the 256 bytes, the action-start token and 256 actions."""
+"""`tiny` has 1.7 M parameters and `tiny-vla` 2.2 M; the vocabulary of both is the 256 bytes, the action-start
+token and 256 actions."""
+
+TRAINED = {"tiny-vla": Path("models/tiny-vla")}
+"""Folders under the share folder that hold the weights of a preset, as a Hugging Face directory."""

@@ -209,7 +209,8 @@ ENGINE = (
     Parameter(
         "engine.model",
         "tiny",
-        "`tiny`, `qwen2.5-coder-1.5b` (both with seeded weights, whose actions mean nothing), or a "
+        "`tiny`, `qwen2.5-coder-1.5b` (both with seeded weights, whose actions mean nothing), `tiny-vla` (of "
+        "the simulated arm of config/policies/tiny_vla.yaml; seeded where models/tiny-vla is missing), or a "
         "directory with config.json and safetensors of the Qwen2 family. With backend `fake`: "
         "`fake:service_ms=10,steps=8`.",
     ),
