@@ -1,17 +1,6 @@
 import pytest
 
 from vla_edge_ros.simulation.environment import Environment
-from vla_edge_ros.simulation.renderer import NoRenderer, Renderer
-from vla_edge_ros.simulation.scene import Scene
-
-
-@pytest.fixture(scope="session")
-def has_renderer():
-    """Skips where OpenGL does not open without a screen."""
-    try:
-        Renderer(Scene()).close()
-    except NoRenderer as reason:
-        pytest.skip(str(reason))
 
 
 @pytest.fixture
