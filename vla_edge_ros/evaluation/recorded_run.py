@@ -176,11 +176,7 @@ class RecordedRun:
 
     def service(self) -> dict[int, WorkTimes]:
         """The times of each piece of work by its id."""
-        return {
-            work["work_id"]: WorkTimes(**(work | {"stages": StageTimes(**work["stages"])}))
-            for tick in self.ticks
-            for work in tick["work"]
-        }
+        return {work["work_id"]: _times(work) for tick in self.ticks for work in tick["work"]}
 
     def check_replayable(self) -> None:
         """Raises UserError where something happened that a replay cannot repeat, or was not recorded."""
@@ -195,6 +191,11 @@ class RecordedRun:
                         f"the recorded run cannot be replayed from tick {tick['tick']} on "
                         f"({event['event']}): {reason}"
                     )
+
+
+def _times(work: dict) -> WorkTimes:
+    stages = {name: StageTimes(**work[name]) for name in ("stages", "remaining")}
+    return WorkTimes(**(work | stages))
 
 
 _NO_RUN = (OSError, ValueError, KeyError, TypeError, RecursionError)
