@@ -54,15 +54,17 @@ class TinyVla(nn.Module):
         start = inputs.new_full((len(inputs), 1), config.action_start)
         actions = functional.embedding(torch.cat([start, inputs], 1), table)
         prompts = functional.embedding(batch.prompts, table)
-        retained = self.embed_frames(retained_pixels)
-        queries = torch.cat([self.embed_frames(query_pixels), actions.to(retained.dtype)], 1)
-        parts = [prompts.to(retained.dtype), retained, queries]
+        # The stream and the logits are float32 whatever the products between them are computed in.
+        retained = self.embed_frames(retained_pixels).float()
+        queries = torch.cat([self.embed_frames(query_pixels).float(), actions], 1)
+        parts = [prompts, retained, queries]
         shapes = [part.shape[:2] for part in parts]
-        states = torch.cat([part.flatten(0, 1) for part in parts]).float()
+        states = torch.cat([part.flatten(0, 1) for part in parts])
         for layer in self.model.layers:
             states = layer(states, self, batch, shapes)
         final = self.model.norm(states[-shapes[2].numel() :]).unflatten(0, shapes[2])
-        return final[:, FRAME_TOKENS:] @ table[config.first_action :].T
+        with torch.autocast(final.device.type, enabled=False):
+            return final[:, FRAME_TOKENS:].float() @ table[config.first_action :].T
 
     def rotate(self, x: Tensor, ranks: Tensor) -> Tensor:
         """RoPE on (..., T, heads, size) at `ranks` (..., T), in halves as in Qwen2."""
