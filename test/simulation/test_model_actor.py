@@ -1,6 +1,8 @@
 import numpy as np
 import pytest
 
+from vla_edge_ros.control import settings
+from vla_edge_ros.parameters import validate_all
 from vla_edge_ros.simulation.environment import HOLD, Environment
 from vla_edge_ros.simulation.model_actor import DEPLOYMENT, ModelActor
 
@@ -60,3 +62,15 @@ def test_a_new_instruction_empties_memory(actor, moving):
     assert actor.memory.frames
     assert np.array_equal(actor.act(observation), HOLD, equal_nan=True)
     assert not actor.memory.frames
+
+
+def test_the_deployed_memory_retains_a_cue_and_holds_it_until_the_arm_has_gone_there():
+    """The cue lasts 30 ticks, the wait up to 20 s, and an expert is there within 2 s of the lamp."""
+    values = validate_all(DEPLOYMENT)
+    memory = settings.frame_memory(values, 8, 4)
+    instruction = "when the lamp turns green, go where the light was"
+    memory.set_prompt(len(settings.Prompter(values).changed_to(instruction).tokens))
+    stride = memory.stride_ticks
+    assert stride + 1 <= 30 - 1, "a missed tick within the stride, a cue that begins between two ticks"
+    n_beside_the_frame_at_hand = memory.capacity_frames - 1
+    assert n_beside_the_frame_at_hand * stride >= 30 * (1 + 20 + 2)
