@@ -1,3 +1,7 @@
+import subprocess
+import sys
+from pathlib import Path
+
 import mujoco.egl
 import numpy as np
 import pytest
@@ -8,6 +12,8 @@ from vla_edge_ros.simulation.expert import HOVER_M, pose_above
 from vla_edge_ros.simulation.renderer import NoRenderer
 from vla_edge_ros.simulation.scene import JOINTS, N_JOINTS, N_OBJECTS, Scene
 from vla_edge_ros.simulation.tasks import TASKS
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def history(environment, seed, task, n_ticks=40):
@@ -123,3 +129,13 @@ def test_the_hand_points_down_over_every_corner(corner):
 def test_an_unknown_task_is_refused_by_name(environment):
     with pytest.raises(ValueError, match="task is 'pour'; known are reach, track, remember, switch"):
         environment.reset(0, "pour")
+
+
+def test_a_program_that_does_not_close_its_renderer_ends_without_complaint(has_renderer):
+    program = (
+        "from vla_edge_ros.simulation.environment import Environment\n"
+        "environment = Environment()\n"
+        "print(environment.reset(0, 'reach').frame.shape)\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT)
+    assert (ran.stdout, ran.stderr) == ("(64, 128, 3)\n", "")

@@ -1,5 +1,7 @@
 """Pictures of the scene as its camera takes them, by OpenGL without a screen."""
 
+import atexit
+
 import mujoco
 import numpy as np
 
@@ -35,6 +37,8 @@ class Renderer:
         self._gl = mujoco.MjrContext(scene.model, mujoco.mjtFontScale.mjFONTSCALE_100)
         mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN, self._gl)
         self._bottom_up = np.zeros((height, width, 3), np.uint8)
+        # Before EGL's own end, after which nothing can be freed and Python complains of it.
+        atexit.register(self.close)
 
     def render(self) -> np.ndarray:
         """(height, width, 3) uint8 RGB, the top row first."""
@@ -55,6 +59,8 @@ class Renderer:
     def close(self) -> None:
         """Free what OpenGL holds; safe to call twice."""
         if self._context is not None:
+            atexit.unregister(self.close)
+            self._context.make_current()
             self._gl.free()
             self._context.free()
             self._context = None
