@@ -211,8 +211,8 @@ ENGINE = (
         "tiny",
         "`tiny`, `qwen2.5-coder-0.5b`, `qwen2.5-coder-1.5b`, `qwen2.5-coder-3b` (all with seeded weights, "
         "whose actions mean nothing), `tiny-vla` (of the simulated arm of config/policies/tiny_vla.yaml; "
-        "seeded where models/tiny-vla is missing), or a directory with config.json and safetensors of the Qwen2 "
-        "family. With backend `fake`: `fake:service_ms=10,steps=8`.",
+        "seeded where models/tiny-vla is missing), or a directory with config.json and safetensors of the "
+        "Qwen2 family. With backend `fake`: `fake:service_ms=10,steps=8`.",
     ),
     Parameter(
         "engine.seed",
