@@ -97,6 +97,19 @@ def action_config(parameters: Parameters) -> ActionConfig:
     )
 
 
+def frame_memory(
+    parameters: Parameters, action_tokens: int, info: EngineInfo, signatures: FrameLog | None
+) -> FrameMemory:
+    """The memory of an engine; `signatures` is that of `signature_log`."""
+    return FrameMemory(
+        parameters["memory.slots"],
+        action_tokens,
+        make_policy(parameters["memory.policy"], parameters["memory.window_frames"]),
+        info.embedding_size if signatures is None else SIGNATURE_SIZE,
+        parameters["memory.stride_ticks"],
+    )
+
+
 def build_controller(
     parameters: Parameters,
     policy: Policy,
@@ -109,12 +122,7 @@ def build_controller(
 ) -> Controller:
     """A controller around an engine that is already configured; `signatures` is that of `signature_log`."""
     live = live_settings(parameters)
-    memory = FrameMemory(
-        parameters["memory.slots"],
-        len(policy.dimensions),
-        make_policy(parameters["memory.policy"], parameters["memory.window_frames"]),
-        info.embedding_size if signatures is None else SIGNATURE_SIZE,
-    )
+    memory = frame_memory(parameters, len(policy.dimensions), info, signatures)
     planner = ActionPlanner(policy, action_config(parameters))
     admission = Admission(live.admission)
     return Controller(

@@ -173,16 +173,10 @@ class WorkInFlight:
         if result.status is WorkStatus.DONE:
             # A late result is used in a tick that may collect another one into the same arrays.
             result.tokens = result.tokens.copy()
-            self._memory.retain(result.frame, self._embedding(result), record.tick, result.signals)
-            times.retained_frame = result.frame.index
+            embedding = embedding_of(result, self._signatures)
+            if self._memory.retain(result.frame, embedding, record.tick, result.signals):
+                times.retained_frame = result.frame.index
         return result
-
-    def _embedding(self, result: WorkResult) -> np.ndarray:
-        if self._signatures is None:
-            return result.embedding
-        signature = self._signatures.of(result.frame.index)
-        # Zero is like nothing: the frame stays until time alone lets it go.
-        return signature if signature is not None else np.zeros(self._signatures.shape, np.float32)
 
     def _use(self, result: WorkResult, times: WorkTimes, record: TickRecord) -> None:
         index = times.frame_index = result.frame.index
@@ -191,6 +185,15 @@ class WorkInFlight:
         record.top_probability = float(result.top_probability[0].mean())
         record.entropy = float(result.entropy[0].mean())
         self._admission.observe(result.stages, times.total_ns)
+
+
+def embedding_of(result: WorkResult, signatures: FrameLog | None) -> np.ndarray:
+    """What the frame of a DONE pass is compared by: its signature where there are some, else the engine's."""
+    if signatures is None:
+        return result.embedding
+    signature = signatures.of(result.frame.index)
+    # Zero is like nothing: the frame stays until time alone lets it go.
+    return signature if signature is not None else np.zeros(signatures.shape, np.float32)
 
 
 def _check_answers(job: _Job, now_ns: int, stall_timeout_ns: int) -> None:
