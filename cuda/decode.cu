@@ -21,6 +21,15 @@
 #ifndef EXCHANGE_COPIES
 #define EXCHANGE_COPIES 1
 #endif
+#ifndef HELD_TILES
+#define HELD_TILES 0
+#endif
+#ifndef SHARED_QUERY
+#define SHARED_QUERY 0
+#endif
+#ifndef LATE_FENCE
+#define LATE_FENCE 0
+#endif
 
 // The block's stages in the order of reading: for each step the layers, then the head.
 struct Cursor {
@@ -59,6 +68,9 @@ struct Shared {
     alignas(16) float sums[2][16 * MOST_TILES][WARPS];  // of the projection in hand, and of the one before
     alignas(16) uint2 operand[WARPS][max_of(STEPS, Down::WARP_STEPS) * 4];
     alignas(16) float scores[KV_UNITS > 1 ? 2 : 1][2][CHUNK][8];
+#if SHARED_QUERY
+    uint2 query[2][HEAD_DIM / 32][32];
+#endif
     float4 combined[WARPS][8];
     float scale[2];
     float squares[WARPS];
@@ -105,6 +117,7 @@ struct Decoder {
     Shared& shared;
     FedRing ring;
     u64* words;
+    const u64* copy;    // of the words that all blocks read: this block's
     u64 abort_ns;
     float x0, x1;       // stream rows of the pair of threads < Output::BLOCK_PAIRS
     u32 tag;            // of this layer's words
@@ -141,16 +154,45 @@ struct Decoder {
         buffer ^= 1;
         const bool takes_squares = me.warp == 0 && which.squares >= 0;
         u64 square[N_SQUARES];
-        if (takes_squares) peek_squares(words + which.squares, me.lane, square);
+#if HELD_TILES
+        // The first tiles are taken to registers while other blocks are waited for: the ring runs so much further ahead.
+        uint4 held[HELD_TILES][STEPS];
+#pragma unroll
+        for (int tile = 0; tile < HELD_TILES; tile++) {
+            if (tile > 0 && tile >= which.tiles) continue;
+            const int pairs = tile + 1 == which.tiles ? which.last_pairs : 8;
+#pragma unroll
+            for (int segment = 0; segment < Qkv::SEGMENTS; segment++) {
+                const char* stage = ring.wait() + me.warp * (Qkv::SEGMENT_STEPS * 64) * pairs;
+#pragma unroll
+                for (int s = 0; s < Qkv::SEGMENT_STEPS; s++) {
+                    const int k = segment * Qkv::SEGMENT_STEPS + s;
+                    if (k < STEPS) held[tile][k] = load_fragment(stage, pairs * 64, s, me.lane, pairs);
+                }
+                ring.release();
+            }
+        }
+#endif
+        if (takes_squares) peek_squares(copy + which.squares, me.lane, square);
         uint2* operand = shared.operand[me.warp];
-        take_operand<Qkv>(words + which.operand, its_tag, me.warp, me.lane, operand);
+        take_operand<Qkv>(copy + which.operand, its_tag, me.warp, me.lane, operand);
         if (is_long && me.thread == 0) shared.in_flight = STREAM_COPIES;
         // All eight columns hold the token.
         uint2 b[STEPS];
 #pragma unroll
         for (int s = 0; s < STEPS; s++) b[s] = operand[s * 4 + me.t];
+#if HELD_TILES
+#pragma unroll
+        for (int tile = 0; tile < HELD_TILES; tile++) {
+            if (tile > 0 && tile >= which.tiles) continue;
+            float c[4][4] = {};
+#pragma unroll
+            for (int k = 0; k < STEPS; k++) mma(c[k % 4], held[tile][k], b[k].x, b[k].y);
+            leave_sums(me, tile, c);
+        }
+#endif
 #pragma unroll 1
-        for (int tile = 0; tile < which.tiles; tile++) {
+        for (int tile = HELD_TILES; tile < which.tiles; tile++) {
             const int pairs = tile + 1 == which.tiles ? which.last_pairs : 8;
             float c[4][4] = {};
 #pragma unroll
@@ -166,7 +208,7 @@ struct Decoder {
             leave_sums(me, tile, c);
         }
         if (takes_squares) {
-            const float scale = take_scale(words + which.squares, its_tag, me.lane, square);
+            const float scale = take_scale(copy + which.squares, its_tag, me.lane, square);
             if (me.lane == 0) shared.scale[buffer] = scale;
         }
         meet_workers();
@@ -175,7 +217,7 @@ struct Decoder {
     // What `finish_qkv` adds and turns by: two biases, cosine and sine. Loaded before the wait for other blocks.
     __device__ __forceinline__ float4 qkv_constants() const {
         const Place me;
-        const int i = min(blockIdx.x * Qkv::BLOCK_PAIRS + min(me.thread, Qkv::BLOCK_PAIRS - 1), Qkv::PAIRS - 1);
+        const int i = min(blockIdx.x * Qkv::BLOCK_PAIRS + min(me.thread % PAIR_LANES, Qkv::BLOCK_PAIRS - 1), Qkv::PAIRS - 1);
         const int head = i / HALF_DIM, d = i % HALF_DIM;
         const float* bias = p.qkv_bias + min(layer, LAYERS - 1) * QKV_ROWS + head * HEAD_DIM + d;
         const float2 turn = head < Q_HEADS + KV_HEADS ? p.rope[rank * HALF_DIM + d] : make_float2(1, 0);
@@ -185,20 +227,21 @@ struct Decoder {
     // Norm weights of the thread's pair of the stream, for `pass_on`; likewise.
     __device__ __forceinline__ float2 norm_weights(const float* norm) const {
         const Place me;
-        const int pair = blockIdx.x * Output::BLOCK_PAIRS + min(me.thread, Output::BLOCK_PAIRS - 1);
+        const int pair = blockIdx.x * Output::BLOCK_PAIRS + min(me.thread % PAIR_LANES, Output::BLOCK_PAIRS - 1);
         return reinterpret_cast<const float2*>(norm)[min(pair, Output::PAIRS - 1)];
     }
 
     // Queries, keys and values with bias; RoPE of the new token.
     __device__ __forceinline__ void finish_qkv(float scale, const float4& constants) {
         const Place me;
-        if (me.warp >= ceil_div(Qkv::BLOCK_PAIRS, 32)) return;
-        const int i = blockIdx.x * Qkv::BLOCK_PAIRS + me.thread;
-        const bool is_mine = me.thread < Qkv::BLOCK_PAIRS && i < Qkv::PAIRS;
+        if (me.warp >= ceil_div(PAIR_LANES * REPLICAS, 32)) return;
+        const int own = me.thread % PAIR_LANES, replica = me.thread / PAIR_LANES;
+        const int i = blockIdx.x * Qkv::BLOCK_PAIRS + own;
+        const bool is_mine = own < Qkv::BLOCK_PAIRS && i < Qkv::PAIRS && replica < REPLICAS;
         const int head = i / HALF_DIM, d = i % HALF_DIM, upper = head * HEAD_DIM + d;
         float y0 = 0, y1 = 0;
         if (is_mine) {
-            const int at = me.thread / 8 * 16 + me.thread % 8;
+            const int at = own / 8 * 16 + own % 8;
             y0 = row_sum(at) * scale + constants.x;
             y1 = row_sum(at + 8) * scale + constants.y;
             if (float* to = trace(Trace::QKV + upper)) to[0] = y0, to[HALF_DIM] = y1;
@@ -222,7 +265,7 @@ struct Decoder {
             int which = head - Q_HEADS, is_value = which >= KV_HEADS;
             to = Words::TOKEN_KV + (which - is_value * KV_HEADS) * HEAD_DIM + is_value * HALF_DIM + dim / 2;
         }
-        put(words + to, word, tag);
+        put(words + replica * Words::REPLICA + to, word, tag);
     }
 
     // Attention of a group's heads over one split of 64 ranks: weighted values, top score and sum of weights.
@@ -240,9 +283,38 @@ struct Decoder {
 
         // The warp's half of the group's queries, columns are heads; and the new token.
         u32 q[STEPS][2], key = 0, value = 0;
+#if SHARED_QUERY
         {
-            const u64* at = words + Words::QUERY + ((kv_head * 2 + me.warp % 2) * STEPS * 32 + min(me.lane, GROUP * 4 - 1)) * 2;
-            const u64* fresh = words + Words::TOKEN_KV + kv_head * HEAD_DIM;
+            // Each warp waits for a quarter of a half; the block shares them.
+            const int step = me.warp / 2;
+            const u64* at = copy + Words::QUERY + (((kv_head * 2 + me.warp % 2) * STEPS + step % STEPS) * 32 + min(me.lane, GROUP * 4 - 1)) * 2;
+            const u64* fresh = copy + Words::TOKEN_KV + kv_head * HEAD_DIM;
+            ulonglong2 v;
+            u32 wrong;
+            Watchdog dog;
+            do {
+                u64 new_key = u64(tag) << 32, new_value = u64(tag) << 32;
+                v = peek2(at);
+                if (has_key) new_key = peek(fresh + key_word);
+                if (has_value) new_value = peek(fresh + HALF_DIM + value_word);
+                wrong = (u32(new_key >> 32) ^ tag) | (u32(new_value >> 32) ^ tag) | (u32(v.x >> 32) ^ tag) | (u32(v.y >> 32) ^ tag);
+                key = u32(new_key);
+                value = u32(new_value);
+                dog.spin();
+            } while (wrong);
+            if (step < STEPS) shared.query[me.warp % 2][step][me.lane] = make_uint2(u32(v.x), u32(v.y));
+            meet_workers();
+#pragma unroll
+            for (int s = 0; s < STEPS; s++) {
+                const uint2 both = shared.query[me.warp % 2][s][me.lane];
+                q[s][0] = both.x;
+                q[s][1] = both.y;
+            }
+        }
+#else
+        {
+            const u64* at = copy + Words::QUERY + ((kv_head * 2 + me.warp % 2) * STEPS * 32 + min(me.lane, GROUP * 4 - 1)) * 2;
+            const u64* fresh = copy + Words::TOKEN_KV + kv_head * HEAD_DIM;
             u32 wrong;
             Watchdog dog;
             do {
@@ -265,6 +337,7 @@ struct Decoder {
             } while (wrong);
             __syncwarp();
         }
+#endif
         char *keys = ring.wait(), *values = ring.wait_second();
         char* kept = const_cast<char*>(p.ranked) + layer * RANKED_LAYER_BYTES + split_offset(0, chunk, kv_head);
         if (is_here) {
@@ -335,7 +408,11 @@ struct Decoder {
             put2(words + Words::PARTIAL_SUM + (index * 8 + me.g) * 2, __float_as_uint(top), __float_as_uint(sum), tag);
         }
 #if __CUDA_ARCH__ >= 900
+#if LATE_FENCE
+        if (is_here) asm volatile("fence.proxy.async.shared::cta;" ::: "memory");   // before the ring fills these places
+#else
         if (is_here) asm volatile("fence.proxy.async;" ::: "memory");   // before the ring reads or fills these places
+#endif
 #endif
         ring.release();
         ring.release();
@@ -405,23 +482,24 @@ struct Decoder {
             if (me.g == 0) shared.combined[me.warp][2 * me.t + h] = make_float4(most, l[h], o[h][0], o[h][1]);
         }
         meet_workers();
-        if (me.thread >= GROUP) return;
+        const int head = me.thread % 8, replica = me.thread / 8;
+        if (head >= GROUP || replica >= REPLICAS) return;
         float most = LOWEST, sum = 0, o0 = 0, o1 = 0;
 #pragma unroll
-        for (int w = 0; w < WARPS; w++) most = fmaxf(most, shared.combined[w][me.thread].x);
+        for (int w = 0; w < WARPS; w++) most = fmaxf(most, shared.combined[w][head].x);
 #pragma unroll
         for (int w = 0; w < WARPS; w++) {
-            float4 part = shared.combined[w][me.thread];
+            float4 part = shared.combined[w][head];
             float now = exp2_fast(part.x - most);
             sum += part.y * now;
             o0 += part.z * now;
             o1 += part.w * now;
         }
-        const int k = (kv_head * GROUP + me.thread) * HEAD_DIM + d;
+        const int k = (kv_head * GROUP + head) * HEAD_DIM + d;
         const float over = __frcp_rn(sum);
         o0 *= over;
         o1 *= over;
-        put(words + Words::ATTENDED + operand_word(k), pack(o0, o1), tag);
+        put(words + replica * Words::REPLICA + Words::ATTENDED + operand_word(k), pack(o0, o1), tag);
         if (float* to = trace(Trace::ATTENDED + k)) to[0] = o0, to[1] = o1;
     }
 
@@ -433,18 +511,28 @@ struct Decoder {
         }
     }
 
+    // Whether the thread holds a pair of the stream; every copy of the words has threads of its own.
+    static __device__ __forceinline__ bool has_pair(const Place& me) {
+        const int own = me.thread % PAIR_LANES;
+        return me.thread < PAIR_LANES * REPLICAS && own < Output::BLOCK_PAIRS && blockIdx.x * Output::BLOCK_PAIRS + own < Output::PAIRS;
+    }
+
     // Passes the stream on: the next norm's operand, and the block's part of the sum of squares. Block 0 stops the
     // pass after a layer by a negative part: every block reads it at the same place.
     __device__ __forceinline__ void pass_on(const float2& weight, int operand, int squares, bool may_stop) {
         const Place me;
         constexpr int BUSY_WARPS = ceil_div(Output::BLOCK_PAIRS, 32);
-        const int pair = blockIdx.x * Output::BLOCK_PAIRS + me.thread;
+        const int own = me.thread % PAIR_LANES, replica = me.thread / PAIR_LANES;
+        const int pair = blockIdx.x * Output::BLOCK_PAIRS + own;
         float square = 0;
-        if (me.thread < Output::BLOCK_PAIRS && pair < Output::PAIRS) {
-            put(words + operand + operand_word(2 * pair), pack(x0 * weight.x, x1 * weight.y), tag);
+        if (has_pair(me)) {
+            put(words + replica * Words::REPLICA + operand + operand_word(2 * pair), pack(x0 * weight.x, x1 * weight.y), tag);
             square = x0 * x0 + x1 * x1;
         }
-        if (me.warp < BUSY_WARPS) square = warp_sum(square);
+        if (me.warp < BUSY_WARPS) {
+#pragma unroll
+            for (int d = 1; d < min_of(PAIR_LANES, 32); d *= 2) square += __shfl_xor_sync(~0u, square, d);
+        }
         if (BUSY_WARPS > 1) {
             if (me.lane == 0) shared.squares[me.warp] = square;
             meet_workers();
@@ -454,16 +542,19 @@ struct Decoder {
         }
         if (me.thread == 0) {
             if (may_stop && blockIdx.x == 0 && device_time_ns() > abort_ns) square = -1.f;
-            put(words + squares + blockIdx.x, __float_as_uint(square), tag);
+        }
+        if (me.warp == 0) {   // all copies say the same
+            square = __shfl_sync(~0u, square, 0);
+            if (me.lane < REPLICAS) put(words + me.lane * Words::REPLICA + squares + blockIdx.x, __float_as_uint(square), tag);
         }
     }
 
     // Residual: the block's rows of the projection join the stream.
     __device__ __forceinline__ void add_to_stream(int part, const float2& weight, int operand, int squares, bool may_stop) {
         const Place me;
-        const int pair = blockIdx.x * Output::BLOCK_PAIRS + me.thread;
-        if (me.thread < Output::BLOCK_PAIRS && pair < Output::PAIRS) {
-            const int at = me.thread / 8 * 16 + me.thread % 8;
+        const int own = me.thread % PAIR_LANES, pair = blockIdx.x * Output::BLOCK_PAIRS + own;
+        if (has_pair(me)) {
+            const int at = own / 8 * 16 + own % 8;
             x0 += row_sum(at);
             x1 += row_sum(at + 8);
             if (float* to = trace(part + 2 * pair)) to[0] = x0, to[1] = x1;
@@ -494,6 +585,10 @@ struct Decoder {
         const Place me;
         buffer ^= 1;
         constexpr int STEPS = Down::SEGMENT_STEPS;
+#if LATE_FENCE && __CUDA_ARCH__ >= 900
+        // Before the ring reads the newest token's keys and values in the next step; it takes long, and here is time.
+        asm volatile("fence.proxy.async.global;" ::: "memory");
+#endif
         uint2* operand = shared.operand[me.warp];
         take_operand<Down>(words + Words::GATED, tag, me.warp, me.lane, operand);
 #pragma unroll 1
@@ -552,8 +647,8 @@ struct Decoder {
         const float2 weight = norm_weights(p.norms);
         {
             const Place me;
-            const int pair = blockIdx.x * Output::BLOCK_PAIRS + me.thread;
-            if (me.thread < Output::BLOCK_PAIRS && pair < Output::PAIRS) {
+            const int pair = blockIdx.x * Output::BLOCK_PAIRS + me.thread % PAIR_LANES;
+            if (has_pair(me)) {
                 const u32 both = reinterpret_cast<const u32*>(p.rows + size_t(row) * HIDDEN)[pair];
                 x0 = low_of(both);
                 x1 = high_of(both);
@@ -641,7 +736,8 @@ extern "C" __global__ void __launch_bounds__(THREADS + 32, 1) decode(const __gri
         return;
     }
 
-    Decoder decoder{p, shared, ring, p.words, command->abort_ns, 0, 0, command->epoch, first_rank, n_chunks};
+    const u64* copy = p.words + blockIdx.x % REPLICAS * Words::REPLICA;
+    Decoder decoder{p, shared, ring, p.words, copy, command->abort_ns, 0, 0, command->epoch, first_rank, n_chunks};
     decoder.row = decoder.buffer = 0;
     bool is_stopped = false;
 #pragma unroll 1

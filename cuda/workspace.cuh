@@ -3,6 +3,21 @@
 #include "geometry.cuh"
 
 
+// Copies of the words that every block reads, so that their readers do not all meet at the same places of L2: one
+// for each group of lanes that can write them at once, unless told.
+__host__ __device__ constexpr int power_of_two(int n) { return n <= 1 ? 1 : 2 * power_of_two((n + 1) / 2); }
+constexpr int PAIR_LANES = power_of_two(max_of(max_of(Output::BLOCK_PAIRS, Qkv::BLOCK_PAIRS), 8));
+#ifndef MOST_REPLICAS
+#define MOST_REPLICAS 1
+#endif
+constexpr int REPLICAS = max_of(1, min_of(MOST_REPLICAS, 32 / PAIR_LANES));
+#ifndef WIDE_PARTIAL
+#define WIDE_PARTIAL 0
+#endif
+#ifndef WIDE_GATED
+#define WIDE_GATED 0
+#endif
+
 // Tagged words (64 bit) of decoding, by offset.
 struct Words {
     static constexpr size_t MLP_INPUT = 0;                                            // operand words, K = HIDDEN
@@ -11,10 +26,11 @@ struct Words {
     static constexpr size_t LAYER_SQUARES = MLP_SQUARES + even(GRID);                 // [GRID]
     static constexpr size_t QUERY = LAYER_SQUARES + even(GRID);                       // [kv head][k-step][lane][2]
     static constexpr size_t TOKEN_KV = QUERY + KV_HEADS * HEAD_DIM * 4;               // [kv head][key, value][HEAD_DIM/2]
-    static constexpr size_t PARTIAL = TOKEN_KV + KV_HEADS * HEAD_DIM;                 // [split][dimension][8 heads]
+    static constexpr size_t ATTENDED = TOKEN_KV + KV_HEADS * HEAD_DIM;                // operand words, K = QUERY_SIZE
+    static constexpr size_t REPLICA = (ATTENDED + QUERY_SIZE / 2 + 15) / 16 * 16;     // words so far; a copy of them follows
+    static constexpr size_t PARTIAL = REPLICAS * REPLICA;                             // [split][dimension][8 heads]
     static constexpr size_t PARTIAL_SUM = PARTIAL + size_t(CHUNKS) * KV_HEADS * HEAD_DIM * 8;  // [split][8 heads][m, l]
-    static constexpr size_t ATTENDED = PARTIAL_SUM + size_t(CHUNKS) * KV_HEADS * 16;  // operand words, K = QUERY_SIZE
-    static constexpr size_t GATED = ATTENDED + QUERY_SIZE / 2;                        // operand words, K = INTERMEDIATE
+    static constexpr size_t GATED = PARTIAL_SUM + size_t(CHUNKS) * KV_HEADS * 16;     // operand words, K = INTERMEDIATE
     static constexpr size_t LOGITS = GATED + INTERMEDIATE / 2;                        // [ACTION_ROWS]
     static constexpr size_t COUNT = LOGITS + ACTION_ROWS;
 };
