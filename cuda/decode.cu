@@ -55,9 +55,6 @@ struct Cursor {
     }
 };
 
-// The eight computing warps meet.
-__device__ __forceinline__ void meet_workers() { asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory"); }
-
 constexpr int STEPS = Qkv::WARP_STEPS;     // k-steps of a warp in every projection but the last of a layer
 constexpr int MOST_TILES = max_of(max_of(Qkv::TILES, GateUp::TILES), max_of(Output::TILES, max_of(Down::TILES, Head::TILES)));
 
@@ -76,6 +73,10 @@ struct Shared {
     float squares[WARPS];
     u32 best[WARPS], best_row[WARPS];
 };
+
+// Gated activations cross six to a word where every block has the same share and every warp whole k-steps.
+constexpr bool IS_GATED_WIDE = WIDE_GATED && INTERMEDIATE == GRID * GateUp::BLOCK_PAIRS && Down::K_STEPS == WARPS * Down::WARP_STEPS &&
+                               Down::WARP_STEPS >= STEPS;
 
 constexpr int N_SQUARES = ceil_div(GRID, 32);
 
@@ -110,6 +111,7 @@ __device__ __forceinline__ float take_scale(const u64* from, u32 tag, int lane, 
 struct Projection {
     int operand, squares;      // words; squares < 0: the operand is not normed
     int tiles, last_pairs;
+    int phase;                 // of the layer, for marks
 };
 
 struct Decoder {
@@ -176,6 +178,7 @@ struct Decoder {
         if (takes_squares) peek_squares(copy + which.squares, me.lane, square);
         uint2* operand = shared.operand[me.warp];
         take_operand<Qkv>(copy + which.operand, its_tag, me.warp, me.lane, operand);
+        mark(8 + which.phase);
         if (is_long && me.thread == 0) shared.in_flight = STREAM_COPIES;
         // All eight columns hold the token.
         uint2 b[STEPS];
@@ -302,6 +305,7 @@ struct Decoder {
                 value = u32(new_value);
                 dog.spin();
             } while (wrong);
+            __syncwarp();
             if (step < STEPS) shared.query[me.warp % 2][step][me.lane] = make_uint2(u32(v.x), u32(v.y));
             meet_workers();
 #pragma unroll
@@ -338,6 +342,7 @@ struct Decoder {
             __syncwarp();
         }
 #endif
+        mark(11);
         char *keys = ring.wait(), *values = ring.wait_second();
         char* kept = const_cast<char*>(p.ranked) + layer * RANKED_LAYER_BYTES + split_offset(0, chunk, kv_head);
         if (is_here) {
@@ -392,6 +397,34 @@ struct Decoder {
         sum += __shfl_xor_sync(~0u, sum, 2);
 
         const int index = chunk * KV_HEADS + kv_head;
+#if WIDE_PARTIAL
+        // A word: dimensions d, d + 1 (d even) of a head's output of this split, and the logarithm of its sum of weights.
+        const float lane_log = sum > 0 ? top + log2_fast(sum) : LOWEST, lane_over = sum > 0 ? __fdividef(1.f, sum) : 0.f;
+        float log[2], over[2];
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            log[h] = __shfl_sync(~0u, lane_log, (2 * me.t + h) * 4);
+            over[h] = __shfl_sync(~0u, lane_over, (2 * me.t + h) * 4);
+        }
+        if (me.warp < HEAD_DIM / 16) {
+            float o[4] = {};
+#pragma unroll
+            for (int f = 0; f < CHUNK / 16; f++) {
+                mma(o, load_fragment(values, 512, me.warp * (CHUNK / 16) + f, me.lane, 8), w[f][0], w[f][1]);
+            }
+            // Lanes of even g take rows g, g + 1, those of odd g rows g + 7, g + 8.
+            const bool is_odd = me.g % 2;
+            const float near0 = __shfl_xor_sync(~0u, is_odd ? o[0] : o[2], 4), near1 = __shfl_xor_sync(~0u, is_odd ? o[1] : o[3], 4);
+            if (2 * me.t < GROUP) {
+                const int pair = me.warp * 8 + me.g / 2 + is_odd * 4;
+                u64* at = words + Words::PARTIAL + ((size_t(kv_head) * HALF_DIM + pair) * CHUNKS + chunk) * 16 + 4 * me.t;
+                put_wide(at, __float_as_uint((is_odd ? near0 : o[0]) * over[0]), __float_as_uint((is_odd ? o[2] : near0) * over[0]),
+                         __float_as_uint(log[0]), tag);
+                put_wide(at + 2, __float_as_uint((is_odd ? near1 : o[1]) * over[1]), __float_as_uint((is_odd ? o[3] : near1) * over[1]),
+                         __float_as_uint(log[1]), tag);
+            }
+        }
+#else
         if (me.warp < HEAD_DIM / 16) {
             float o[4] = {};
 #pragma unroll
@@ -407,6 +440,7 @@ struct Decoder {
         if (me.warp == WARPS - 1 && me.t == 0 && me.g < even(GROUP)) {
             put2(words + Words::PARTIAL_SUM + (index * 8 + me.g) * 2, __float_as_uint(top), __float_as_uint(sum), tag);
         }
+#endif
 #if __CUDA_ARCH__ >= 900
 #if LATE_FENCE
         if (is_here) asm volatile("fence.proxy.async.shared::cta;" ::: "memory");   // before the ring fills these places
@@ -434,6 +468,26 @@ struct Decoder {
         if (2 * me.t < GROUP) {
 #pragma unroll 1
             for (int chunk = me.thread / 4; chunk < n_chunks; chunk += THREADS / 4) {
+#if WIDE_PARTIAL
+                const u64* at = words + Words::PARTIAL + ((size_t(kv_head) * HALF_DIM + d / 2) * CHUNKS + chunk) * 16 + 4 * me.t;
+                ulonglong2 v[2];
+                Watchdog dog;
+                while (true) {
+                    v[0] = peek_wide(at);
+                    v[1] = peek_wide(at + 2);
+                    if (has_tag(v[0].y, tag) && has_tag(v[1].y, tag)) break;
+                    dog.spin();
+                }
+#pragma unroll
+                for (int h = 0; h < 2; h++) {
+                    const float top = __uint_as_float(u32(v[h].y));
+                    const float most = fmaxf(m[h], top), old = exp2_fast(m[h] - most), now = top > LOWEST ? exp2_fast(top - most) : 0.f;
+                    l[h] = l[h] * old + now;
+                    o[h][0] = o[h][0] * old + __uint_as_float(u32(v[h].x)) * now;
+                    o[h][1] = o[h][1] * old + __uint_as_float(u32(v[h].x >> 32)) * now;
+                    m[h] = most;
+                }
+#else
                 const int split = chunk * KV_HEADS + kv_head;
                 const u64* values = words + Words::PARTIAL + (split * HEAD_DIM + d) * 8 + 2 * me.t;
                 const u64* stats = words + Words::PARTIAL_SUM + (split * 8 + 2 * me.t) * 2;
@@ -461,9 +515,11 @@ struct Decoder {
                     o[h][1] = o[h][1] * old + o1 * now;
                     m[h] = most;
                 }
+#endif
             }
         }
         __syncwarp();
+        mark(12);
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             float most = m[h];
@@ -565,6 +621,26 @@ struct Decoder {
     // SiLU(gate) x up.
     __device__ __forceinline__ void finish_gate_up(float scale) {
         const Place me;
+        if (IS_GATED_WIDE) {
+            // Six rows a word: a warp takes thirty.
+#pragma unroll 1
+            for (int i = me.warp * 30 + me.lane; i - me.lane < GateUp::BLOCK_PAIRS; i += WARPS * 30) {
+                const bool is_mine = i < GateUp::BLOCK_PAIRS;
+                float h = 0;
+                if (is_mine) {
+                    const float gate = row_sum(i / 8 * 16 + i % 8) * scale;
+                    const float up = row_sum(i / 8 * 16 + 8 + i % 8) * scale;
+                    h = __fdividef(gate, 1.f + __expf(-gate)) * up;
+                    if (float* to = trace(Trace::GATED + blockIdx.x * GateUp::BLOCK_PAIRS + i)) *to = h;
+                }
+                const u32 two = pack(h, __shfl_down_sync(~0u, h, 1));
+                const u32 next = __shfl_down_sync(~0u, two, 2), last = __shfl_down_sync(~0u, two, 4);
+                if (is_mine && me.lane < 30 && me.lane % 6 == 0) {
+                    put_wide(words + Words::GATED + 2 * (blockIdx.x * Words::GATED_WIDE + i / 6), two, next, last, tag);
+                }
+            }
+            return;
+        }
 #pragma unroll 1
         for (int i = me.thread; i < ceil_div(GateUp::BLOCK_PAIRS, 32) * 32; i += THREADS) {
             const int j = blockIdx.x * GateUp::BLOCK_PAIRS + i;
@@ -587,10 +663,48 @@ struct Decoder {
         constexpr int STEPS = Down::SEGMENT_STEPS;
 #if LATE_FENCE && __CUDA_ARCH__ >= 900
         // Before the ring reads the newest token's keys and values in the next step; it takes long, and here is time.
-        asm volatile("fence.proxy.async.global;" ::: "memory");
+        const int newest = rank / CHUNK * KV_HEADS;
+        if ((GRID + blockIdx.x - newest % GRID) % GRID < KV_HEADS) asm volatile("fence.proxy.async.global;" ::: "memory");
 #endif
         uint2* operand = shared.operand[me.warp];
-        take_operand<Down>(words + Words::GATED, tag, me.warp, me.lane, operand);
+        if (IS_GATED_WIDE) {
+            constexpr int N = ceil_div(GRID * Words::GATED_WIDE, THREADS);
+            const u64* from = words + Words::GATED;
+            ulonglong2 v[N];
+            bool is_whole;
+            Watchdog dog;
+#pragma unroll
+            for (int i = 0; i < N; i++) v[i] = peek_wide(from + 2 * min(i * THREADS + me.thread, GRID * Words::GATED_WIDE - 1));
+            do {
+                is_whole = true;
+#pragma unroll
+                for (int i = 0; i < N; i++) {
+                    if (!has_tag(v[i].y, tag)) {
+                        is_whole = false;
+                        v[i] = peek_wide(from + 2 * min(i * THREADS + me.thread, GRID * Words::GATED_WIDE - 1));
+                    }
+                }
+                dog.spin();
+            } while (!is_whole);
+#pragma unroll
+            for (int i = 0; i < N; i++) {
+                const int word = i * THREADS + me.thread, first = word % Words::GATED_WIDE * 6;
+                const u32 data[3] = {u32(v[i].x), u32(v[i].x >> 32), u32(v[i].y)};
+#pragma unroll
+                for (int j = 0; j < 3; j++) {
+                    const int k = word / Words::GATED_WIDE * GateUp::BLOCK_PAIRS + first + 2 * j;
+                    if (word < GRID * Words::GATED_WIDE && first + 2 * j < GateUp::BLOCK_PAIRS) {
+                        // Warps' parts lie one after another, as the k-steps do.
+                        reinterpret_cast<u32*>(shared.operand)[operand_word(k)] = data[j];
+                    }
+                }
+            }
+            __syncwarp();
+            meet_workers();
+        } else {
+            take_operand<Down>(words + Words::GATED, tag, me.warp, me.lane, operand);
+        }
+        mark(13);
 #pragma unroll 1
         for (int tile = 0; tile < Down::TILES; tile++) {
             const int pairs = Down::TILES == 1 ? Down::LAST_PAIRS : Down::tile_pairs(tile);
@@ -665,13 +779,13 @@ struct Decoder {
                 Projection which;
                 u32 its_tag = tag;
                 if (phase == 0) {
-                    which = {int(Words::LAYER_INPUT), int(Words::LAYER_SQUARES), Qkv::TILES, Qkv::LAST_PAIRS};
+                    which = {int(Words::LAYER_INPUT), int(Words::LAYER_SQUARES), Qkv::TILES, Qkv::LAST_PAIRS, 0};
                     if (layer == LAYERS) which.tiles = Head::TILES, which.last_pairs = Head::LAST_PAIRS;
                     its_tag = before;
                 } else if (phase == 1) {
-                    which = {int(Words::ATTENDED), -1, Output::TILES, Output::LAST_PAIRS};
+                    which = {int(Words::ATTENDED), -1, Output::TILES, Output::LAST_PAIRS, 1};
                 } else {
-                    which = {int(Words::MLP_INPUT), int(Words::MLP_SQUARES), GateUp::TILES, GateUp::LAST_PAIRS};
+                    which = {int(Words::MLP_INPUT), int(Words::MLP_SQUARES), GateUp::TILES, GateUp::LAST_PAIRS, 2};
                 }
                 mark(phase == 0 ? 0 : phase + 2);
                 float4 constants = make_float4(0, 0, 0, 0);

@@ -36,6 +36,11 @@ __device__ __forceinline__ float exp2_fast(float v) {
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(v));
     return e;
 }
+__device__ __forceinline__ float log2_fast(float v) {
+    float l;
+    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(l) : "f"(v));
+    return l;
+}
 constexpr float LOWEST = -1e30f;    // below every score, and its differences are finite
 
 __device__ __forceinline__ float warp_sum(float v) {
@@ -51,6 +56,9 @@ __device__ __forceinline__ u32 pack(float low, float high) {
 __device__ __forceinline__ float low_of(u32 v) { return __uint_as_float(v << 16); }
 __device__ __forceinline__ float high_of(u32 v) { return __uint_as_float(v & 0xffff0000u); }
 __device__ __forceinline__ float rounded(float v) { return __bfloat162float(__float2bfloat16_rn(v)); }
+
+// The eight computing warps meet.
+__device__ __forceinline__ void meet_workers() { asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory"); }
 
 // Word of the one-token operand that holds rows k and k + 1 (k even): [k-step][t][half].
 __device__ __forceinline__ int operand_word(int k) {
@@ -77,6 +85,17 @@ __device__ __forceinline__ u64 peek(const u64* at) {
 __device__ __forceinline__ ulonglong2 peek2(const u64* at) {
     ulonglong2 v;
     asm volatile("ld.relaxed.gpu.global.v2.u64 {%0, %1}, [%2];" : "=l"(v.x), "=l"(v.y) : "l"(at) : "memory");
+    return v;
+}
+// Wide words: 96 bits of data and the tag in one 128-bit access, at an even index.
+__device__ __forceinline__ void put_wide(u64* at, u32 a, u32 b, u32 c, u32 tag) {
+    asm volatile("{ .reg .b128 w; mov.b128 w, {%1, %2}; st.relaxed.gpu.global.b128 [%0], w; }" ::"l"(at),
+                 "l"(u64(b) << 32 | a), "l"(u64(tag) << 32 | c)
+                 : "memory");
+}
+__device__ __forceinline__ ulonglong2 peek_wide(const u64* at) {
+    ulonglong2 v;
+    asm volatile("{ .reg .b128 w; ld.relaxed.gpu.global.b128 w, [%2]; mov.b128 {%0, %1}, w; }" : "=l"(v.x), "=l"(v.y) : "l"(at) : "memory");
     return v;
 }
 __device__ __forceinline__ bool has_tag(u64 v, u32 tag) { return u32(v >> 32) == tag; }
@@ -386,7 +405,7 @@ __device__ __forceinline__ uint4 load_fragment(const char* stage, int fragment_b
 // All blocks meet; `flags` [GRID], `tag` larger at each meeting. What was written before is visible after
 // to loads that bypass L1.
 __device__ __forceinline__ void grid_barrier(u32* flags, u32 tag) {
-    __syncthreads();
+    meet_workers();
     if (threadIdx.x < 32) {
         if (threadIdx.x == 0) {
             __threadfence();
@@ -404,5 +423,5 @@ __device__ __forceinline__ void grid_barrier(u32* flags, u32 tag) {
         }
         __threadfence();
     }
-    __syncthreads();
+    meet_workers();
 }

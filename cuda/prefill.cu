@@ -1,3 +1,6 @@
+#ifdef PREFILL_FED
+#include "prefill_fed.cuh"
+#else
 // One block of up to 32 tokens (a frame's patches, or a piece of the prompt) through all layers, one persistent
 // launch. It leaves keys and values in the tokens' slots and at their ranks; nothing else is needed afterwards,
 // so the last layer ends with its keys and values.
@@ -671,3 +674,4 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) prefill(const __grid_co
         p.result->prefill_ended_ns = device_time_ns();
     }
 }
+#endif

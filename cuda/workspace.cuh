@@ -31,7 +31,8 @@ struct Words {
     static constexpr size_t PARTIAL = REPLICAS * REPLICA;                             // [split][dimension][8 heads]
     static constexpr size_t PARTIAL_SUM = PARTIAL + size_t(CHUNKS) * KV_HEADS * HEAD_DIM * 8;  // [split][8 heads][m, l]
     static constexpr size_t GATED = PARTIAL_SUM + size_t(CHUNKS) * KV_HEADS * 16;     // operand words, K = INTERMEDIATE
-    static constexpr size_t LOGITS = GATED + INTERMEDIATE / 2;                        // [ACTION_ROWS]
+    static constexpr int GATED_WIDE = (GateUp::BLOCK_PAIRS + 5) / 6;                  // a block's, in wide words of 6 rows
+    static constexpr size_t LOGITS = GATED + max_of(INTERMEDIATE / 2, 2 * GRID * GATED_WIDE);   // [ACTION_ROWS]
     static constexpr size_t COUNT = LOGITS + ACTION_ROWS;
 };
 
@@ -67,7 +68,7 @@ struct Trace {
     static constexpr int SIZE = OUT + HIDDEN;
 };
 
-constexpr int MARKS = 8;
+constexpr int MARKS = 16;
 
 #ifdef TRACED
 constexpr bool IS_TRACED = true;
