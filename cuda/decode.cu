@@ -1,8 +1,9 @@
 // Greedy decoding of up to 8 action tokens, one persistent launch for all steps and layers.
 //
 // Shapes: one token at a time; stream float32 [HIDDEN], operands bf16, KV bf16, accumulation float32.
-// Geometry: GRID blocks (at most one a multiprocessor) x 256 threads, launched cooperatively. Each block owns the
-//   same rows of every projection and, for attention, splits of 64 ranks of one KV head.
+// Geometry: GRID blocks (at most one a multiprocessor) x 256 threads and a ninth warp that feeds the weight ring,
+//   launched cooperatively. Each block owns the same rows of every projection and, for attention, splits of 64 ranks
+//   of one KV head.
 // Bound by: device memory. A step reads every weight and every valid key and value once. The weight ring runs
 //   ahead through the six exchanges of a layer (QKV, split attention, combination, output, gate/up, down), so
 //   their latency costs nothing as long as they take less time than the ring takes to fill.
@@ -10,7 +11,8 @@
 //   ranks, combined in a fixed tree. A token is column 0 of an n = 8 product, so several tokens in the other
 //   columns would give the same bits; rows are independent, so any grid does.
 #define READ_ANEW
-#include "device.cuh"
+#include "ring.cuh"
+#include "words.cuh"
 #include "workspace.cuh"
 
 // Copies in flight in a block. Few delay the blocks' exchanges least: their words wait in the same queues. While
@@ -21,15 +23,6 @@
 #ifndef EXCHANGE_COPIES
 #define EXCHANGE_COPIES 1
 #endif
-#ifndef HELD_TILES
-#define HELD_TILES 0
-#endif
-#ifndef SHARED_QUERY
-#define SHARED_QUERY 0
-#endif
-#ifndef LATE_FENCE
-#define LATE_FENCE 0
-#endif
 
 // The block's stages in the order of reading: for each step the layers, then the head.
 struct Cursor {
@@ -37,8 +30,9 @@ struct Cursor {
     const Arguments& p;
     int steps_left, layer = 0, next = 0;
 
-    __device__ __forceinline__ bool take(const char*& from, u32& bytes) {
-        if (steps_left == 0) return false;
+    __device__ __forceinline__ bool is_ended() const { return steps_left == 0; }
+    __device__ __forceinline__ bool is_open() const { return true; }
+    __device__ __forceinline__ void take(const char*& from, u32& bytes) {
         const Stage stage = program.stages[next];
         bytes = stage.bytes * WARPS;
         from = (stage.is_ranked ? p.ranked + layer * RANKED_LAYER_BYTES : p.weights + layer * LAYER_BYTES) + stage.offset;
@@ -51,7 +45,6 @@ struct Cursor {
                 next = program.n_layer;
             }
         }
-        return true;
     }
 };
 
@@ -65,18 +58,12 @@ struct Shared {
     alignas(16) float sums[2][16 * MOST_TILES][WARPS];  // of the projection in hand, and of the one before
     alignas(16) uint2 operand[WARPS][max_of(STEPS, Down::WARP_STEPS) * 4];
     alignas(16) float scores[KV_UNITS > 1 ? 2 : 1][2][CHUNK][8];
-#if SHARED_QUERY
     uint2 query[2][HEAD_DIM / 32][32];
-#endif
     float4 combined[WARPS][8];
     float scale[2];
     float squares[WARPS];
     u32 best[WARPS], best_row[WARPS];
 };
-
-// Gated activations cross six to a word where every block has the same share and every warp whole k-steps.
-constexpr bool IS_GATED_WIDE = WIDE_GATED && INTERMEDIATE == GRID * GateUp::BLOCK_PAIRS && Down::K_STEPS == WARPS * Down::WARP_STEPS &&
-                               Down::WARP_STEPS >= STEPS;
 
 constexpr int N_SQUARES = ceil_div(GRID, 32);
 
@@ -117,7 +104,7 @@ struct Projection {
 struct Decoder {
     const Arguments& p;
     Shared& shared;
-    FedRing ring;
+    Ring ring;
     u64* words;
     const u64* copy;    // of the words that all blocks read: this block's
     u64 abort_ns;
@@ -156,25 +143,21 @@ struct Decoder {
         buffer ^= 1;
         const bool takes_squares = me.warp == 0 && which.squares >= 0;
         u64 square[N_SQUARES];
-#if HELD_TILES
-        // The first tiles are taken to registers while other blocks are waited for: the ring runs so much further ahead.
-        uint4 held[HELD_TILES][STEPS];
-#pragma unroll
-        for (int tile = 0; tile < HELD_TILES; tile++) {
-            if (tile > 0 && tile >= which.tiles) continue;
-            const int pairs = tile + 1 == which.tiles ? which.last_pairs : 8;
+        // The first tile is taken to registers while other blocks are waited for: the ring runs so much further ahead.
+        uint4 held[STEPS];
+        {
+            const int pairs = which.tiles == 1 ? which.last_pairs : 8;
 #pragma unroll
             for (int segment = 0; segment < Qkv::SEGMENTS; segment++) {
                 const char* stage = ring.wait() + me.warp * (Qkv::SEGMENT_STEPS * 64) * pairs;
 #pragma unroll
                 for (int s = 0; s < Qkv::SEGMENT_STEPS; s++) {
                     const int k = segment * Qkv::SEGMENT_STEPS + s;
-                    if (k < STEPS) held[tile][k] = load_fragment(stage, pairs * 64, s, me.lane, pairs);
+                    if (k < STEPS) held[k] = load_fragment(stage, pairs * 64, s, me.lane, pairs);
                 }
                 ring.release();
             }
         }
-#endif
         if (takes_squares) peek_squares(copy + which.squares, me.lane, square);
         uint2* operand = shared.operand[me.warp];
         take_operand<Qkv>(copy + which.operand, its_tag, me.warp, me.lane, operand);
@@ -184,18 +167,14 @@ struct Decoder {
         uint2 b[STEPS];
 #pragma unroll
         for (int s = 0; s < STEPS; s++) b[s] = operand[s * 4 + me.t];
-#if HELD_TILES
-#pragma unroll
-        for (int tile = 0; tile < HELD_TILES; tile++) {
-            if (tile > 0 && tile >= which.tiles) continue;
+        {
             float c[4][4] = {};
 #pragma unroll
-            for (int k = 0; k < STEPS; k++) mma(c[k % 4], held[tile][k], b[k].x, b[k].y);
-            leave_sums(me, tile, c);
+            for (int k = 0; k < STEPS; k++) mma(c[k % 4], held[k], b[k].x, b[k].y);
+            leave_sums(me, 0, c);
         }
-#endif
 #pragma unroll 1
-        for (int tile = HELD_TILES; tile < which.tiles; tile++) {
+        for (int tile = 1; tile < which.tiles; tile++) {
             const int pairs = tile + 1 == which.tiles ? which.last_pairs : 8;
             float c[4][4] = {};
 #pragma unroll
@@ -271,301 +250,11 @@ struct Decoder {
         put(words + replica * Words::REPLICA + to, word, tag);
     }
 
-    // Attention of a group's heads over one split of 64 ranks: weighted values, top score and sum of weights.
-    __device__ __forceinline__ void attend(int chunk, int kv_head, float (&scores)[2][CHUNK][8]) {
-        const Place me;
-        constexpr int STEPS = HEAD_DIM / 32;
-        // The newest token's keys and values come from QKV, too late for the ring: the warp writes its part of them
-        // over its share, and to their rank for the steps to come.
-        const int r = rank - chunk * CHUNK, first = me.warp * KV_FRAGMENTS;
-        const bool is_here = r >= 0 && r < CHUNK;
-        const bool has_key = is_here && me.warp / 2 == r / 16 && me.lane < HEAD_DIM / 4;
-        const int tile_of_rank = r / 16 - first % (CHUNK / 16);   // which of the warp's value fragments holds the rank
-        const bool has_value = is_here && tile_of_rank >= 0 && tile_of_rank < KV_FRAGMENTS && me.lane < 8;
-        const int key_word = me.warp % 2 * (HEAD_DIM / 4) + me.lane, value_word = first / (CHUNK / 16) * 8 + me.lane;
-
-        // The warp's half of the group's queries, columns are heads; and the new token.
-        u32 q[STEPS][2], key = 0, value = 0;
-#if SHARED_QUERY
-        {
-            // Each warp waits for a quarter of a half; the block shares them.
-            const int step = me.warp / 2;
-            const u64* at = copy + Words::QUERY + (((kv_head * 2 + me.warp % 2) * STEPS + step % STEPS) * 32 + min(me.lane, GROUP * 4 - 1)) * 2;
-            const u64* fresh = copy + Words::TOKEN_KV + kv_head * HEAD_DIM;
-            ulonglong2 v;
-            u32 wrong;
-            Watchdog dog;
-            do {
-                u64 new_key = u64(tag) << 32, new_value = u64(tag) << 32;
-                v = peek2(at);
-                if (has_key) new_key = peek(fresh + key_word);
-                if (has_value) new_value = peek(fresh + HALF_DIM + value_word);
-                wrong = (u32(new_key >> 32) ^ tag) | (u32(new_value >> 32) ^ tag) | (u32(v.x >> 32) ^ tag) | (u32(v.y >> 32) ^ tag);
-                key = u32(new_key);
-                value = u32(new_value);
-                dog.spin();
-            } while (wrong);
-            __syncwarp();
-            if (step < STEPS) shared.query[me.warp % 2][step][me.lane] = make_uint2(u32(v.x), u32(v.y));
-            meet_workers();
-#pragma unroll
-            for (int s = 0; s < STEPS; s++) {
-                const uint2 both = shared.query[me.warp % 2][s][me.lane];
-                q[s][0] = both.x;
-                q[s][1] = both.y;
-            }
-        }
-#else
-        {
-            const u64* at = copy + Words::QUERY + ((kv_head * 2 + me.warp % 2) * STEPS * 32 + min(me.lane, GROUP * 4 - 1)) * 2;
-            const u64* fresh = copy + Words::TOKEN_KV + kv_head * HEAD_DIM;
-            u32 wrong;
-            Watchdog dog;
-            do {
-                ulonglong2 v[STEPS];
-                u64 new_key = u64(tag) << 32, new_value = u64(tag) << 32;
-#pragma unroll
-                for (int s = 0; s < STEPS; s++) v[s] = peek2(at + s * 64);
-                if (has_key) new_key = peek(fresh + key_word);
-                if (has_value) new_value = peek(fresh + HALF_DIM + value_word);
-                wrong = (u32(new_key >> 32) ^ tag) | (u32(new_value >> 32) ^ tag);
-#pragma unroll
-                for (int s = 0; s < STEPS; s++) {
-                    wrong |= (u32(v[s].x >> 32) ^ tag) | (u32(v[s].y >> 32) ^ tag);
-                    q[s][0] = u32(v[s].x);
-                    q[s][1] = u32(v[s].y);
-                }
-                key = u32(new_key);
-                value = u32(new_value);
-                dog.spin();
-            } while (wrong);
-            __syncwarp();
-        }
-#endif
-        mark(11);
-        char *keys = ring.wait(), *values = ring.wait_second();
-        char* kept = const_cast<char*>(p.ranked) + layer * RANKED_LAYER_BYTES + split_offset(0, chunk, kv_head);
-        if (is_here) {
-            if (has_key) {
-                const int to = key_offset(r, 2 * key_word);
-                *reinterpret_cast<u32*>(keys + to) = key;
-                *reinterpret_cast<u32*>(kept + to) = key;
-            }
-            if (has_value) {
-#pragma unroll
-                for (int i = 0; i < 2; i++) {
-                    const int to = value_offset(r, 2 * value_word + i);
-                    *reinterpret_cast<uint16_t*>(values + to - SPLIT_BYTES / 2) = value >> (16 * i);
-                    *reinterpret_cast<uint16_t*>(kept + to) = value >> (16 * i);
-                }
-            }
-            __syncwarp();
-        }
-
-        float c[4] = {};
-#pragma unroll
-        for (int s = 0; s < STEPS; s++) mma(c, load_fragment(keys, 512, me.warp * KV_FRAGMENTS + s, me.lane, 8), q[s][0], q[s][1]);
-        float(*half)[8] = scores[me.warp % 2] + me.warp / 2 * 16;
-        *reinterpret_cast<float2*>(&half[me.g][2 * me.t]) = make_float2(c[0], c[1]);
-        *reinterpret_cast<float2*>(&half[8 + me.g][2 * me.t]) = make_float2(c[2], c[3]);
-        meet_workers();
-
-        // Every warp weighs all ranks of the split for head g: [k-step][rank 2t, 2t + 1, 2t + 8, 2t + 9].
-        const float unit = LOG2E * rsqrtf(float(HEAD_DIM));
-        const int n_ranks = rank + 1 - chunk * CHUNK;
-        float s[CHUNK / 16][4], top = LOWEST;
-#pragma unroll
-        for (int f = 0; f < CHUNK / 16; f++) {
-#pragma unroll
-            for (int e = 0; e < 4; e++) {
-                int r = f * 16 + 2 * me.t + e % 2 + e / 2 * 8;
-                s[f][e] = r < n_ranks ? (scores[0][r][me.g] + scores[1][r][me.g]) * unit : -INFINITY;
-                top = fmaxf(top, s[f][e]);
-            }
-        }
-        top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
-        top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
-        float sum = 0;
-        u32 w[CHUNK / 16][2];
-#pragma unroll
-        for (int f = 0; f < CHUNK / 16; f++) {
-            w[f][0] = pack(exp2_fast(s[f][0] - top), exp2_fast(s[f][1] - top));
-            w[f][1] = pack(exp2_fast(s[f][2] - top), exp2_fast(s[f][3] - top));
-            sum += low_of(w[f][0]) + high_of(w[f][0]) + low_of(w[f][1]) + high_of(w[f][1]);
-        }
-        sum += __shfl_xor_sync(~0u, sum, 1);
-        sum += __shfl_xor_sync(~0u, sum, 2);
-
-        const int index = chunk * KV_HEADS + kv_head;
-#if WIDE_PARTIAL
-        // A word: dimensions d, d + 1 (d even) of a head's output of this split, and the logarithm of its sum of weights.
-        const float lane_log = sum > 0 ? top + log2_fast(sum) : LOWEST, lane_over = sum > 0 ? __fdividef(1.f, sum) : 0.f;
-        float log[2], over[2];
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            log[h] = __shfl_sync(~0u, lane_log, (2 * me.t + h) * 4);
-            over[h] = __shfl_sync(~0u, lane_over, (2 * me.t + h) * 4);
-        }
-        if (me.warp < HEAD_DIM / 16) {
-            float o[4] = {};
-#pragma unroll
-            for (int f = 0; f < CHUNK / 16; f++) {
-                mma(o, load_fragment(values, 512, me.warp * (CHUNK / 16) + f, me.lane, 8), w[f][0], w[f][1]);
-            }
-            // Lanes of even g take rows g, g + 1, those of odd g rows g + 7, g + 8.
-            const bool is_odd = me.g % 2;
-            const float near0 = __shfl_xor_sync(~0u, is_odd ? o[0] : o[2], 4), near1 = __shfl_xor_sync(~0u, is_odd ? o[1] : o[3], 4);
-            if (2 * me.t < GROUP) {
-                const int pair = me.warp * 8 + me.g / 2 + is_odd * 4;
-                u64* at = words + Words::PARTIAL + ((size_t(kv_head) * HALF_DIM + pair) * CHUNKS + chunk) * 16 + 4 * me.t;
-                put_wide(at, __float_as_uint((is_odd ? near0 : o[0]) * over[0]), __float_as_uint((is_odd ? o[2] : near0) * over[0]),
-                         __float_as_uint(log[0]), tag);
-                put_wide(at + 2, __float_as_uint((is_odd ? near1 : o[1]) * over[1]), __float_as_uint((is_odd ? o[3] : near1) * over[1]),
-                         __float_as_uint(log[1]), tag);
-            }
-        }
-#else
-        if (me.warp < HEAD_DIM / 16) {
-            float o[4] = {};
-#pragma unroll
-            for (int f = 0; f < CHUNK / 16; f++) {
-                mma(o, load_fragment(values, 512, me.warp * (CHUNK / 16) + f, me.lane, 8), w[f][0], w[f][1]);
-            }
-            if (2 * me.t < GROUP) {
-                u64* at = words + Words::PARTIAL + (index * HEAD_DIM + me.warp * 16 + me.g) * 8 + 2 * me.t;
-                put2(at, __float_as_uint(o[0]), __float_as_uint(o[1]), tag);
-                put2(at + 64, __float_as_uint(o[2]), __float_as_uint(o[3]), tag);
-            }
-        }
-        if (me.warp == WARPS - 1 && me.t == 0 && me.g < even(GROUP)) {
-            put2(words + Words::PARTIAL_SUM + (index * 8 + me.g) * 2, __float_as_uint(top), __float_as_uint(sum), tag);
-        }
-#endif
-#if __CUDA_ARCH__ >= 900
-#if LATE_FENCE
-        if (is_here) asm volatile("fence.proxy.async.shared::cta;" ::: "memory");   // before the ring fills these places
-#else
-        if (is_here) asm volatile("fence.proxy.async;" ::: "memory");   // before the ring reads or fills these places
-#endif
-#endif
-        ring.release();
-        ring.release();
-    }
-
-    __device__ __forceinline__ void attention() {
-#pragma unroll 1
-        for (int u = 0; u < KV_UNITS; u++) {
-            const int unit = blockIdx.x + u * GRID, chunk = unit / KV_HEADS;
-            if (chunk >= n_chunks) break;
-            attend(chunk, unit % KV_HEADS, shared.scores[KV_UNITS > 1 ? u % 2 : 0]);
-        }
-    }
-
-    // Combination of the splits for two dimensions of all heads of a group: four threads a split, two heads each.
-    __device__ __forceinline__ void combine(int kv_head, int d) {
-        const Place me;
-        float m[2] = {LOWEST, LOWEST}, l[2] = {}, o[2][2] = {};   // [head][dimension]
-        if (2 * me.t < GROUP) {
-#pragma unroll 1
-            for (int chunk = me.thread / 4; chunk < n_chunks; chunk += THREADS / 4) {
-#if WIDE_PARTIAL
-                const u64* at = words + Words::PARTIAL + ((size_t(kv_head) * HALF_DIM + d / 2) * CHUNKS + chunk) * 16 + 4 * me.t;
-                ulonglong2 v[2];
-                Watchdog dog;
-                while (true) {
-                    v[0] = peek_wide(at);
-                    v[1] = peek_wide(at + 2);
-                    if (has_tag(v[0].y, tag) && has_tag(v[1].y, tag)) break;
-                    dog.spin();
-                }
-#pragma unroll
-                for (int h = 0; h < 2; h++) {
-                    const float top = __uint_as_float(u32(v[h].y));
-                    const float most = fmaxf(m[h], top), old = exp2_fast(m[h] - most), now = top > LOWEST ? exp2_fast(top - most) : 0.f;
-                    l[h] = l[h] * old + now;
-                    o[h][0] = o[h][0] * old + __uint_as_float(u32(v[h].x)) * now;
-                    o[h][1] = o[h][1] * old + __uint_as_float(u32(v[h].x >> 32)) * now;
-                    m[h] = most;
-                }
-#else
-                const int split = chunk * KV_HEADS + kv_head;
-                const u64* values = words + Words::PARTIAL + (split * HEAD_DIM + d) * 8 + 2 * me.t;
-                const u64* stats = words + Words::PARTIAL_SUM + (split * 8 + 2 * me.t) * 2;
-                ulonglong2 v[4];
-                Watchdog dog;
-                while (true) {
-                    v[0] = peek2(values);
-                    v[1] = peek2(values + 8);
-                    v[2] = peek2(stats);
-                    v[3] = peek2(stats + 2);
-                    u32 wrong = 0;
-#pragma unroll
-                    for (int i = 0; i < 4; i++) wrong |= (u32(v[i].x >> 32) ^ tag) | (u32(v[i].y >> 32) ^ tag);
-                    if (wrong == 0) break;
-                    dog.spin();
-                }
-#pragma unroll
-                for (int h = 0; h < 2; h++) {
-                    const float top = __uint_as_float(u32(v[2 + h].x)), sum = __uint_as_float(u32(v[2 + h].y));
-                    const float o0 = __uint_as_float(u32(h ? v[0].y : v[0].x));
-                    const float o1 = __uint_as_float(u32(h ? v[1].y : v[1].x));
-                    const float most = fmaxf(m[h], top), old = exp2_fast(m[h] - most), now = exp2_fast(top - most);
-                    l[h] = l[h] * old + sum * now;
-                    o[h][0] = o[h][0] * old + o0 * now;
-                    o[h][1] = o[h][1] * old + o1 * now;
-                    m[h] = most;
-                }
-#endif
-            }
-        }
-        __syncwarp();
-        mark(12);
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            float most = m[h];
-#pragma unroll
-            for (int x = 4; x < 32; x *= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, x));
-            const float now = exp2_fast(m[h] - most);
-            l[h] *= now;
-            o[h][0] *= now;
-            o[h][1] *= now;
-#pragma unroll
-            for (int x = 4; x < 32; x *= 2) {
-                l[h] += __shfl_xor_sync(~0u, l[h], x);
-                o[h][0] += __shfl_xor_sync(~0u, o[h][0], x);
-                o[h][1] += __shfl_xor_sync(~0u, o[h][1], x);
-            }
-            if (me.g == 0) shared.combined[me.warp][2 * me.t + h] = make_float4(most, l[h], o[h][0], o[h][1]);
-        }
-        meet_workers();
-        const int head = me.thread % 8, replica = me.thread / 8;
-        if (head >= GROUP || replica >= REPLICAS) return;
-        float most = LOWEST, sum = 0, o0 = 0, o1 = 0;
-#pragma unroll
-        for (int w = 0; w < WARPS; w++) most = fmaxf(most, shared.combined[w][head].x);
-#pragma unroll
-        for (int w = 0; w < WARPS; w++) {
-            float4 part = shared.combined[w][head];
-            float now = exp2_fast(part.x - most);
-            sum += part.y * now;
-            o0 += part.z * now;
-            o1 += part.w * now;
-        }
-        const int k = (kv_head * GROUP + head) * HEAD_DIM + d;
-        const float over = __frcp_rn(sum);
-        o0 *= over;
-        o1 *= over;
-        put(words + replica * Words::REPLICA + Words::ATTENDED + operand_word(k), pack(o0, o1), tag);
-        if (float* to = trace(Trace::ATTENDED + k)) to[0] = o0, to[1] = o1;
-    }
-
-    __device__ __forceinline__ void combination() {
-#pragma unroll 1
-        for (int unit = blockIdx.x; unit < KV_HEADS * HALF_DIM; unit += GRID) {
-            combine(unit / HALF_DIM, unit % HALF_DIM * 2);
-            if (unit + GRID < KV_HEADS * HALF_DIM) meet_workers();
-        }
-    }
+    // In decode_attention.cuh.
+    __device__ __forceinline__ void attend(int chunk, int kv_head, float (&scores)[2][CHUNK][8]);
+    __device__ __forceinline__ void attention();
+    __device__ __forceinline__ void combine(int kv_head, int d);
+    __device__ __forceinline__ void combination();
 
     // Whether the thread holds a pair of the stream; every copy of the words has threads of its own.
     static __device__ __forceinline__ bool has_pair(const Place& me) {
@@ -621,26 +310,6 @@ struct Decoder {
     // SiLU(gate) x up.
     __device__ __forceinline__ void finish_gate_up(float scale) {
         const Place me;
-        if (IS_GATED_WIDE) {
-            // Six rows a word: a warp takes thirty.
-#pragma unroll 1
-            for (int i = me.warp * 30 + me.lane; i - me.lane < GateUp::BLOCK_PAIRS; i += WARPS * 30) {
-                const bool is_mine = i < GateUp::BLOCK_PAIRS;
-                float h = 0;
-                if (is_mine) {
-                    const float gate = row_sum(i / 8 * 16 + i % 8) * scale;
-                    const float up = row_sum(i / 8 * 16 + 8 + i % 8) * scale;
-                    h = __fdividef(gate, 1.f + __expf(-gate)) * up;
-                    if (float* to = trace(Trace::GATED + blockIdx.x * GateUp::BLOCK_PAIRS + i)) *to = h;
-                }
-                const u32 two = pack(h, __shfl_down_sync(~0u, h, 1));
-                const u32 next = __shfl_down_sync(~0u, two, 2), last = __shfl_down_sync(~0u, two, 4);
-                if (is_mine && me.lane < 30 && me.lane % 6 == 0) {
-                    put_wide(words + Words::GATED + 2 * (blockIdx.x * Words::GATED_WIDE + i / 6), two, next, last, tag);
-                }
-            }
-            return;
-        }
 #pragma unroll 1
         for (int i = me.thread; i < ceil_div(GateUp::BLOCK_PAIRS, 32) * 32; i += THREADS) {
             const int j = blockIdx.x * GateUp::BLOCK_PAIRS + i;
@@ -661,49 +330,16 @@ struct Decoder {
         const Place me;
         buffer ^= 1;
         constexpr int STEPS = Down::SEGMENT_STEPS;
-#if LATE_FENCE && __CUDA_ARCH__ >= 900
-        // Before the ring reads the newest token's keys and values in the next step; it takes long, and here is time.
+#if __CUDA_ARCH__ >= 900
+        // Before the ring reads the newest token's keys and values in the next step. A fence takes long: here is time.
+        constexpr int LAYER_STAGES = Qkv::STAGES + 2 + Output::STAGES + GateUp::STAGES + Down::STAGES;
+        static_assert(LAYERS * LAYER_STAGES + Head::STAGES - RING_SLOTS >= 2 + Output::STAGES + GateUp::STAGES,
+                      "the ring would read keys that are not fenced yet");
         const int newest = rank / CHUNK * KV_HEADS;
         if ((GRID + blockIdx.x - newest % GRID) % GRID < KV_HEADS) asm volatile("fence.proxy.async.global;" ::: "memory");
 #endif
         uint2* operand = shared.operand[me.warp];
-        if (IS_GATED_WIDE) {
-            constexpr int N = ceil_div(GRID * Words::GATED_WIDE, THREADS);
-            const u64* from = words + Words::GATED;
-            ulonglong2 v[N];
-            bool is_whole;
-            Watchdog dog;
-#pragma unroll
-            for (int i = 0; i < N; i++) v[i] = peek_wide(from + 2 * min(i * THREADS + me.thread, GRID * Words::GATED_WIDE - 1));
-            do {
-                is_whole = true;
-#pragma unroll
-                for (int i = 0; i < N; i++) {
-                    if (!has_tag(v[i].y, tag)) {
-                        is_whole = false;
-                        v[i] = peek_wide(from + 2 * min(i * THREADS + me.thread, GRID * Words::GATED_WIDE - 1));
-                    }
-                }
-                dog.spin();
-            } while (!is_whole);
-#pragma unroll
-            for (int i = 0; i < N; i++) {
-                const int word = i * THREADS + me.thread, first = word % Words::GATED_WIDE * 6;
-                const u32 data[3] = {u32(v[i].x), u32(v[i].x >> 32), u32(v[i].y)};
-#pragma unroll
-                for (int j = 0; j < 3; j++) {
-                    const int k = word / Words::GATED_WIDE * GateUp::BLOCK_PAIRS + first + 2 * j;
-                    if (word < GRID * Words::GATED_WIDE && first + 2 * j < GateUp::BLOCK_PAIRS) {
-                        // Warps' parts lie one after another, as the k-steps do.
-                        reinterpret_cast<u32*>(shared.operand)[operand_word(k)] = data[j];
-                    }
-                }
-            }
-            __syncwarp();
-            meet_workers();
-        } else {
-            take_operand<Down>(words + Words::GATED, tag, me.warp, me.lane, operand);
-        }
+        take_operand<Down>(words + Words::GATED, tag, me.warp, me.lane, operand);
         mark(13);
 #pragma unroll 1
         for (int tile = 0; tile < Down::TILES; tile++) {
@@ -824,7 +460,9 @@ struct Decoder {
     }
 };
 
-extern "C" __device__ const u64 SHARED_BYTES = RING_SLOTS * FedRing::BYTES + sizeof(Shared);
+#include "decode_attention.cuh"
+
+extern "C" __device__ const u64 SHARED_BYTES = RING_SLOTS * Ring::BYTES + sizeof(Shared);
 extern "C" __device__ const u64 BLOCK_THREADS = THREADS + 32;
 
 extern "C" __global__ void __launch_bounds__(THREADS + 32, 1) decode(const __grid_constant__ Arguments p) {
@@ -833,10 +471,10 @@ extern "C" __global__ void __launch_bounds__(THREADS + 32, 1) decode(const __gri
     const int n_steps = command->n_steps;
     if (command->is_void || command->is_aborted || n_steps == 0) return;
 
-    Shared& shared = *reinterpret_cast<Shared*>(memory + RING_SLOTS * FedRing::BYTES);
+    Shared& shared = *reinterpret_cast<Shared*>(memory + RING_SLOTS * Ring::BYTES);
     const int first_rank = command->n_context + command->n_tokens;
     const int n_chunks = min((first_rank + MAX_STEPS + CHUNK - 1) / CHUNK, CHUNKS);
-    FedRing ring(memory, shared.barriers);
+    Ring ring(memory, shared.barriers);
     if (threadIdx.x == 0) {
         ring.init();
         shared.program.fill(n_chunks);
@@ -845,8 +483,7 @@ extern "C" __global__ void __launch_bounds__(THREADS + 32, 1) decode(const __gri
     }
     __syncthreads();
     if (threadIdx.x >= THREADS) {
-        Cursor cursor{shared.program, p, n_steps};
-        ring.feed([&](const char*& from, u32& bytes) { return cursor.take(from, bytes); }, shared.in_flight, shared.stop);
+        Feeder<Cursor>(ring, {shared.program, p, n_steps}, shared.in_flight).run(shared.stop);
         return;
     }
 

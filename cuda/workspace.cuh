@@ -4,19 +4,10 @@
 
 
 // Copies of the words that every block reads, so that their readers do not all meet at the same places of L2: one
-// for each group of lanes that can write them at once, unless told.
+// for each group of lanes that can write them at once, four at most.
 __host__ __device__ constexpr int power_of_two(int n) { return n <= 1 ? 1 : 2 * power_of_two((n + 1) / 2); }
 constexpr int PAIR_LANES = power_of_two(max_of(max_of(Output::BLOCK_PAIRS, Qkv::BLOCK_PAIRS), 8));
-#ifndef MOST_REPLICAS
-#define MOST_REPLICAS 1
-#endif
-constexpr int REPLICAS = max_of(1, min_of(MOST_REPLICAS, 32 / PAIR_LANES));
-#ifndef WIDE_PARTIAL
-#define WIDE_PARTIAL 0
-#endif
-#ifndef WIDE_GATED
-#define WIDE_GATED 0
-#endif
+constexpr int REPLICAS = max_of(1, min_of(4, 32 / PAIR_LANES));
 
 // Tagged words (64 bit) of decoding, by offset.
 struct Words {
@@ -31,8 +22,7 @@ struct Words {
     static constexpr size_t PARTIAL = REPLICAS * REPLICA;                             // [split][dimension][8 heads]
     static constexpr size_t PARTIAL_SUM = PARTIAL + size_t(CHUNKS) * KV_HEADS * HEAD_DIM * 8;  // [split][8 heads][m, l]
     static constexpr size_t GATED = PARTIAL_SUM + size_t(CHUNKS) * KV_HEADS * 16;     // operand words, K = INTERMEDIATE
-    static constexpr int GATED_WIDE = (GateUp::BLOCK_PAIRS + 5) / 6;                  // a block's, in wide words of 6 rows
-    static constexpr size_t LOGITS = GATED + max_of(INTERMEDIATE / 2, 2 * GRID * GATED_WIDE);   // [ACTION_ROWS]
+    static constexpr size_t LOGITS = GATED + INTERMEDIATE / 2;   // [ACTION_ROWS]
     static constexpr size_t COUNT = LOGITS + ACTION_ROWS;
 };
 
@@ -68,7 +58,7 @@ struct Trace {
     static constexpr int SIZE = OUT + HIDDEN;
 };
 
-constexpr int MARKS = 16;
+constexpr int MARKS = 16;   // times of a block and layer, at most
 
 #ifdef TRACED
 constexpr bool IS_TRACED = true;
