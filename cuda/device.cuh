@@ -97,6 +97,26 @@ __device__ __forceinline__ uint4 load_fragment(const char* stage, int fragment_b
 __device__ __forceinline__ void grid_barrier(u32* flags, u32 tag) {
     meet_workers();
     if (threadIdx.x < 32) {
+#if FAST_BARRIER
+        // All flags are asked for at once; one fence then orders what follows.
+        if (threadIdx.x == 0) asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(flags + blockIdx.x), "r"(tag) : "memory");
+        __syncwarp();
+        constexpr int N = ceil_div(GRID, 32);
+        u32 seen[N];
+        bool is_missing;
+        Watchdog dog;
+        do {
+            is_missing = false;
+#pragma unroll
+            for (int i = 0; i < N; i++) {
+                const u32* at = flags + min(int(threadIdx.x) + 32 * i, GRID - 1);
+                asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(seen[i]) : "l"(at) : "memory");
+            }
+#pragma unroll
+            for (int i = 0; i < N; i++) is_missing |= int(seen[i] - tag) < 0;
+            dog.spin();
+        } while (is_missing);
+#else
         if (threadIdx.x == 0) {
             __threadfence();
             asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(flags + blockIdx.x), "r"(tag) : "memory");
@@ -111,6 +131,7 @@ __device__ __forceinline__ void grid_barrier(u32* flags, u32 tag) {
                 dog.spin();
             }
         }
+#endif
         __threadfence();
     }
     meet_workers();

@@ -11,11 +11,30 @@
 //   warp takes some of the group's queries, and splits are combined in a fixed order.
 #define READ_ANEW
 #define RING_SLOTS (SLOTS - 2)   // the rest of shared memory holds sums
+#ifndef FAST_BARRIER
+#define FAST_BARRIER 1
+#endif
+#ifndef EARLY_SCALES
+#define EARLY_SCALES 1
+#endif
+#ifndef SWIZZLED
+#define SWIZZLED 1
+#endif
+#ifndef DOWN_AHEAD
+#define DOWN_AHEAD 1
+#endif
 #include "ring.cuh"
 #include "workspace.cuh"
 
 constexpr int COPIES = 3;                                        // in flight in a block
+#if SWIZZLED
+constexpr int SUM_STRIDE = FRAME_TOKENS;
+// Where a row has its columns, so that neither writing products nor adding rows meets twice in a bank.
+__device__ __forceinline__ int sum_place(int row, int column) { return column ^ (row % 4 * 8) ^ (row / 4 % 2 * 4); }
+#else
 constexpr int SUM_STRIDE = FRAME_TOKENS + 4;                     // keeps the eight pairs of a warp in different banks
+__device__ __forceinline__ int sum_place(int, int column) { return column; }
+#endif
 constexpr int QUERIES = GROUP * FRAME_TOKENS;                    // of one KV head
 constexpr int QUERY_TILES = ceil_div(QUERIES / 8, WARPS);        // of 8 queries, a warp
 constexpr int ROUND_QUERIES = min_of(4, ceil_div(KV_HEADS * QUERIES, GRID));     // combined between two barriers
@@ -133,22 +152,24 @@ __device__ __forceinline__ int operand_place(int k, int token) {
     return k / 16 * 1024 + token / 16 * 512 + (token % 8 * 4 + k % 8 / 2) * 16 + token / 8 % 2 * 8 + k % 16 / 8 * 4;
 }
 
-// The warp's k-steps of an operand, four 8-token columns each; those from `end` on are zero.
+// A warp's k-steps of an operand, four 8-token columns each; those from `end` on are zero.
+template <bool EXACT>
+__device__ __forceinline__ void load_step(const char* operand, int step, int end, int lane, u32 (&b)[4][2]) {
+    const uint4* at = reinterpret_cast<const uint4*>(operand) + size_t(step) * 64 + lane;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        uint4 v = make_uint4(0, 0, 0, 0);
+        if (EXACT || step < end) v = __ldcg(at + half * 32);
+        b[2 * half][0] = v.x;
+        b[2 * half][1] = v.y;
+        b[2 * half + 1][0] = v.z;
+        b[2 * half + 1][1] = v.w;
+    }
+}
 template <int STEPS, bool EXACT>
 __device__ __forceinline__ void load_operand(const char* operand, int first, int end, int lane, u32 (&b)[STEPS][4][2]) {
-    const uint4* at = reinterpret_cast<const uint4*>(operand) + size_t(first) * 64 + lane;
 #pragma unroll
-    for (int s = 0; s < STEPS; s++) {
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            uint4 v = make_uint4(0, 0, 0, 0);
-            if (EXACT || first + s < end) v = __ldcg(at + s * 64 + half * 32);
-            b[s][2 * half][0] = v.x;
-            b[s][2 * half][1] = v.y;
-            b[s][2 * half + 1][0] = v.z;
-            b[s][2 * half + 1][1] = v.w;
-        }
-    }
+    for (int s = 0; s < STEPS; s++) load_step<EXACT>(operand, first + s, end, lane, b[s]);
 }
 template <class M>
 __device__ __forceinline__ void load_whole_operand(const char* operand, const Place& me, u32 (&b)[M::WARP_STEPS][4][2]) {
@@ -178,23 +199,44 @@ struct Prefiller {
     __device__ __forceinline__ void leave_sums(const Place& me, const float (&c)[4][4]) {
 #pragma unroll
         for (int n = 0; n < 4; n++) {
-            *reinterpret_cast<float2*>(&shared.sums[buffer][me.warp][me.g][n * 8 + 2 * me.t]) = make_float2(c[n][0], c[n][1]);
-            *reinterpret_cast<float2*>(&shared.sums[buffer][me.warp][8 + me.g][n * 8 + 2 * me.t]) = make_float2(c[n][2], c[n][3]);
+            *reinterpret_cast<float2*>(&shared.sums[buffer][me.warp][me.g][sum_place(me.g, n * 8 + 2 * me.t)]) = make_float2(c[n][0], c[n][1]);
+            *reinterpret_cast<float2*>(&shared.sums[buffer][me.warp][8 + me.g][sum_place(me.g, n * 8 + 2 * me.t)]) = make_float2(c[n][2], c[n][3]);
         }
     }
     __device__ __forceinline__ float row_sum(int row, int token) const {
         float sum = 0;
 #pragma unroll
-        for (int w = 0; w < WARPS; w++) sum += shared.sums[buffer][w][row][token];
+        for (int w = 0; w < WARPS; w++) sum += shared.sums[buffer][w][row][sum_place(row, token)];
         return sum;
     }
 
     // Products of the block's rows with an operand in registers, tile by tile; `finish(tile, pairs)` takes
     // each tile's sums.
     template <class M, class Finish>
-    __device__ __forceinline__ void products(const Place& me, const char* operand, int tiles, int last_pairs, Finish finish) {
+    __device__ __forceinline__ void products(const Place& me, const char* operand, const char* squares, int tiles, int last_pairs, Finish finish) {
         u32 b[M::WARP_STEPS][4][2];
+#if !EARLY_SCALES
         load_whole_operand<M>(operand, me, b);
+#else
+        constexpr int N = ceil_div(GRID, WARPS);
+        float square[N], sum = 0;
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            const int block = me.warp + i * WARPS;
+            square[i] = GRID % WARPS == 0 || block < GRID ? __ldcg(reinterpret_cast<const float*>(squares) + block * FRAME_TOKENS + me.lane) : 0;
+        }
+        load_whole_operand<M>(operand, me, b);
+#pragma unroll
+        for (int i = 0; i < N; i++) sum += square[i];
+        shared.parts[me.warp][me.lane] = sum;
+        meet_workers();
+        if (me.warp == 0) {
+            sum = 0;
+#pragma unroll
+            for (int w = 0; w < WARPS; w++) sum += shared.parts[w][me.lane];
+            shared.scale[me.lane] = rsqrtf(sum * (1.f / HIDDEN) + RMS_EPS);   // read after the next meeting
+        }
+#endif
 #pragma unroll 1
         for (int tile = 0; tile < tiles; tile++) {
             const int pairs = tile + 1 == tiles ? last_pairs : 8;
@@ -261,7 +303,7 @@ struct Prefiller {
     __device__ __forceinline__ void embed_frame() {
         const Place me;
         const int i = me.thread % 8, token = me.thread / 8;
-        products<Vision>(me, p.prefill + Prefill::PIXELS, Vision::TILES, Vision::LAST_PAIRS, [&](int tile, int pairs) {
+        products<Vision>(me, p.prefill + Prefill::PIXELS, p.prefill + Prefill::LAYER_SQUARES, Vision::TILES, Vision::LAST_PAIRS, [&](int tile, int pairs) {
             if (tile > 0) meet_workers();   // `parts` were read
             const int pair = blockIdx.x * Vision::BLOCK_PAIRS + tile * 8 + i;
             const bool is_mine = i < pairs && pair < Vision::PAIRS;
@@ -406,6 +448,24 @@ struct Prefiller {
         for (int tile = 0; tile < Down::TILES; tile++) {
             const int pairs = Down::TILES == 1 ? Down::LAST_PAIRS : Down::tile_pairs(tile);
             float c[4][4] = {};
+#if DOWN_AHEAD
+            // As soon as a step of a segment is done, the same step's operand of the next one is asked for.
+            u32 b[STEPS][4][2];
+            load_operand<STEPS, EXACT>(p.prefill + Prefill::GATED, base, end, me.lane, b);
+#pragma unroll 1
+            for (int segment = 0; segment < Down::SEGMENTS; segment++) {
+                const int next = base + (segment + 1) * STEPS;
+                const char* stage = ring.wait() + me.warp * (STEPS * 64) * pairs;
+#pragma unroll
+                for (int s = 0; s < STEPS; s++) {
+                    const uint4 a = load_fragment(stage, pairs * 64, s, me.lane, pairs);
+#pragma unroll
+                    for (int n = 0; n < 4; n++) mma(c[n], a, b[s][n][0], b[s][n][1]);
+                    if (segment + 1 < Down::SEGMENTS) load_step<EXACT>(p.prefill + Prefill::GATED, next + s, end, me.lane, b[s]);
+                }
+                ring.release();
+            }
+#else
 #pragma unroll 1
             for (int segment = 0; segment < Down::SEGMENTS; segment++) {
                 u32 b[STEPS][4][2];
@@ -419,6 +479,7 @@ struct Prefiller {
                 }
                 ring.release();
             }
+#endif
             buffer ^= 1;
             leave_sums(me, c);
             meet_workers();
@@ -442,11 +503,14 @@ struct Prefiller {
             for (int phase = 0; phase < 3; phase++) {
                 const Place me;
                 mark(phase == 0 ? 0 : phase + 2);
-                if (phase != 1) take_scales(phase == 0 ? Prefill::LAYER_SQUARES : Prefill::MLP_SQUARES);
+                const size_t squares = phase == 2 ? Prefill::MLP_SQUARES : Prefill::LAYER_SQUARES;
+#if !EARLY_SCALES
+                if (phase != 1) take_scales(squares);
+#endif
                 const size_t operand = phase == 0 ? Prefill::LAYER_INPUT : phase == 1 ? Prefill::ATTENDED : Prefill::MLP_INPUT;
                 const int tiles = phase == 0 ? Qkv::TILES : phase == 1 ? Output::TILES : GateUp::TILES;
                 const int last = phase == 0 ? Qkv::LAST_PAIRS : phase == 1 ? Output::LAST_PAIRS : GateUp::LAST_PAIRS;
-                products<Qkv>(me, p.prefill + operand, tiles, last, [&](int tile, int pairs) {
+                products<Qkv>(me, p.prefill + operand, p.prefill + squares, tiles, last, [&](int tile, int pairs) {
                     if (phase == 0) {
                         finish_qkv(tile, pairs);
                     } else if (phase == 1) {
