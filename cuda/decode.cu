@@ -11,6 +11,9 @@
 //   ranks, combined in a fixed tree. A token is column 0 of an n = 8 product, so several tokens in the other
 //   columns would give the same bits; rows are independent, so any grid does.
 #define READ_ANEW
+#ifndef EARLY_KV
+#define EARLY_KV 0
+#endif
 #include "ring.cuh"
 #include "words.cuh"
 #include "workspace.cuh"
@@ -22,6 +25,10 @@
 #endif
 #ifndef EXCHANGE_COPIES
 #define EXCHANGE_COPIES 1
+#endif
+
+#ifndef GATED_COPIES
+#define GATED_COPIES STREAM_COPIES
 #endif
 
 // The block's stages in the order of reading: for each step the layers, then the head.
@@ -341,6 +348,7 @@ struct Decoder {
         uint2* operand = shared.operand[me.warp];
         take_operand<Down>(words + Words::GATED, tag, me.warp, me.lane, operand);
         mark(13);
+        if (GATED_COPIES != STREAM_COPIES && me.thread == 0) shared.in_flight = STREAM_COPIES;
 #pragma unroll 1
         for (int tile = 0; tile < Down::TILES; tile++) {
             const int pairs = Down::TILES == 1 ? Down::LAST_PAIRS : Down::tile_pairs(tile);
@@ -448,6 +456,7 @@ struct Decoder {
                 } else if (phase == 1) {
                     add_to_stream(Trace::MIDDLE, make_float2(constants.x, constants.y), Words::MLP_INPUT, Words::MLP_SQUARES, false);
                 } else {
+                    if (GATED_COPIES != STREAM_COPIES && threadIdx.x == 0) shared.in_flight = GATED_COPIES;
                     finish_gate_up(scale);
                     mark(5);
                     const float2 weight = norm_weights(norms + 2 * HIDDEN);

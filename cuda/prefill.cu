@@ -10,7 +10,10 @@
 // Attention: causal within the block, over all ranks before it. A split of 64 ranks belongs to one block, each
 //   warp takes some of the group's queries, and splits are combined in a fixed order.
 #define READ_ANEW
-#define RING_SLOTS (SLOTS - 2)   // the rest of shared memory holds sums
+#ifndef LESS_SLOTS
+#define LESS_SLOTS 2
+#endif
+#define RING_SLOTS (SLOTS - LESS_SLOTS)   // the rest of shared memory holds sums
 #ifndef FAST_BARRIER
 #define FAST_BARRIER 1
 #endif
@@ -26,7 +29,10 @@
 #include "ring.cuh"
 #include "workspace.cuh"
 
-constexpr int COPIES = 3;                                        // in flight in a block
+#ifndef PREFILL_COPIES
+#define PREFILL_COPIES 3
+#endif
+constexpr int COPIES = PREFILL_COPIES;                                        // in flight in a block
 #if SWIZZLED
 constexpr int SUM_STRIDE = FRAME_TOKENS;
 // Where a row has its columns, so that neither writing products nor adding rows meets twice in a bank.

@@ -7,7 +7,10 @@
 // for each group of lanes that can write them at once, four at most.
 __host__ __device__ constexpr int power_of_two(int n) { return n <= 1 ? 1 : 2 * power_of_two((n + 1) / 2); }
 constexpr int PAIR_LANES = power_of_two(max_of(max_of(Output::BLOCK_PAIRS, Qkv::BLOCK_PAIRS), 8));
-constexpr int REPLICAS = max_of(1, min_of(4, 32 / PAIR_LANES));
+#ifndef MOST_REPLICAS
+#define MOST_REPLICAS 4
+#endif
+constexpr int REPLICAS = max_of(1, min_of(MOST_REPLICAS, 32 / PAIR_LANES));
 
 // Tagged words (64 bit) of decoding, by offset.
 struct Words {
