@@ -31,6 +31,8 @@
 #define GATED_COPIES STREAM_COPIES
 #endif
 
+static_assert(EXCHANGE_COPIES <= STREAM_COPIES && STREAM_COPIES <= RING_SLOTS, "more copies in flight than places for them");
+
 // The block's stages in the order of reading: for each step the layers, then the head.
 struct Cursor {
     const Program<Head>& program;
@@ -115,6 +117,8 @@ struct Decoder {
     u64* words;
     const u64* copy;    // of the words that all blocks read: this block's
     u64 abort_ns;
+    u32 layer_ns;       // what a layer takes at least
+    int layers_left;    // of all steps
     float x0, x1;       // stream rows of the pair of threads < Output::BLOCK_PAIRS
     u32 tag;            // of this layer's words
     int first_rank;     // of the decoded tokens
@@ -239,12 +243,12 @@ struct Decoder {
             y0 = rounded(y0);
             y1 = rounded(y1);
         }
-        const float z0 = y0 * constants.z - y1 * constants.w, z1 = y1 * constants.z + y0 * constants.w;
+        const float2 z = turned(y0, y1, make_float2(constants.z, constants.w));
         // Even threads hold dimensions d, d + 1; odd ones the same of the upper half.
         const bool is_odd = me.thread % 2;
-        const float near = __shfl_xor_sync(~0u, is_odd ? z0 : z1, 1);
+        const float near = __shfl_xor_sync(~0u, is_odd ? z.x : z.y, 1);
         if (!is_mine) return;
-        const u32 word = is_odd ? pack(near, z1) : pack(z0, near);
+        const u32 word = is_odd ? pack(near, z.y) : pack(z.x, near);
         const int dim = is_odd ? d - 1 + HALF_DIM : d;
         size_t to;
         if (head < Q_HEADS) {
@@ -270,7 +274,7 @@ struct Decoder {
     }
 
     // Passes the stream on: the next norm's operand, and the block's part of the sum of squares. Block 0 stops the
-    // pass after a layer by a negative part: every block reads it at the same place.
+    // pass before a step or after a layer by a negative part: every block reads it at the same place.
     __device__ __forceinline__ void pass_on(const float2& weight, int operand, int squares, bool may_stop) {
         const Place me;
         constexpr int BUSY_WARPS = ceil_div(Output::BLOCK_PAIRS, 32);
@@ -293,7 +297,7 @@ struct Decoder {
             }
         }
         if (me.thread == 0) {
-            if (may_stop && blockIdx.x == 0 && device_time_ns() > abort_ns) square = -1.f;
+            if (may_stop && blockIdx.x == 0 && is_too_late(abort_ns, layers_left, layer_ns)) square = -1.f;
         }
         if (me.warp == 0) {   // all copies say the same
             square = __shfl_sync(~0u, square, 0);
@@ -412,7 +416,7 @@ struct Decoder {
                 x1 = high_of(both);
             }
         }
-        pass_on(weight, Words::LAYER_INPUT, Words::LAYER_SQUARES, false);
+        pass_on(weight, Words::LAYER_INPUT, Words::LAYER_SQUARES, true);
 #pragma unroll 1
         for (layer = 0;; layer++) {
             const float* norms = p.norms + size_t(2 * layer) * HIDDEN;
@@ -461,6 +465,7 @@ struct Decoder {
                     mark(5);
                     const float2 weight = norm_weights(norms + 2 * HIDDEN);
                     down();
+                    layers_left--;
                     add_to_stream(Trace::OUT, weight, Words::LAYER_INPUT, Words::LAYER_SQUARES, true);
                     mark(6);
                 }
@@ -497,7 +502,8 @@ extern "C" __global__ void __launch_bounds__(THREADS + 32, 1) decode(const __gri
     }
 
     const u64* copy = p.words + blockIdx.x % REPLICAS * Words::REPLICA;
-    Decoder decoder{p, shared, ring, p.words, copy, command->abort_ns, 0, 0, command->epoch, first_rank, n_chunks};
+    Decoder decoder{p, shared, ring, p.words, copy, command->abort_ns, command->decode_layer_ns, n_steps * LAYERS,
+                    0, 0, command->epoch, first_rank, n_chunks};
     decoder.row = decoder.buffer = 0;
     bool is_stopped = false;
 #pragma unroll 1

@@ -115,7 +115,7 @@ __device__ __forceinline__ void Decoder::attend(int chunk, int kv_head, float (&
 
     // Every warp weighs all ranks of the split for head g: [k-step][rank 2t, 2t + 1, 2t + 8, 2t + 9].
     const float unit = LOG2E * rsqrtf(float(HEAD_DIM));
-    const int n_ranks = rank + 1 - chunk * CHUNK;
+    const int n_ranks = is_lost(chunk) ? 0 : rank + 1 - chunk * CHUNK;
     float s[CHUNK / 16][4], top = LOWEST;
 #pragma unroll
     for (int f = 0; f < CHUNK / 16; f++) {

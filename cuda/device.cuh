@@ -8,6 +8,11 @@ __device__ __forceinline__ u64 device_time_ns() {
     return t;
 }
 
+// Whether `left` layers of at least `layer_ns` each cannot end by `end_ns` any more (all ones: never).
+__device__ __forceinline__ bool is_too_late(u64 end_ns, u32 left, u32 layer_ns) {
+    return device_time_ns() + u64(left) * layer_ns > end_ns;
+}
+
 // A wait for another block or for memory ends after about a second in a trap: a lost block must end the process,
 // not hang the GPU.
 struct Watchdog {
@@ -46,6 +51,12 @@ __device__ __forceinline__ u32 pack(float low, float high) {
 __device__ __forceinline__ float low_of(u32 v) { return __uint_as_float(v << 16); }
 __device__ __forceinline__ float high_of(u32 v) { return __uint_as_float(v & 0xffff0000u); }
 __device__ __forceinline__ float rounded(float v) { return __bfloat162float(__float2bfloat16_rn(v)); }
+
+// RoPE of one pair: (low, high) turned by (cosine, sine). Roundings are spelled out, since a key is turned by two
+// kernels, when it is new and when its rank changes, and a compiler may contract a b - c d either way.
+__device__ __forceinline__ float2 turned(float low, float high, const float2& turn) {
+    return make_float2(__fmaf_rn(low, turn.x, -__fmul_rn(high, turn.y)), __fmaf_rn(high, turn.x, __fmul_rn(low, turn.y)));
+}
 
 // The eight computing warps meet.
 __device__ __forceinline__ void meet_workers() { asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory"); }

@@ -32,7 +32,7 @@
 #ifndef PREFILL_COPIES
 #define PREFILL_COPIES 3
 #endif
-constexpr int COPIES = PREFILL_COPIES;                                        // in flight in a block
+constexpr int COPIES = min_of(PREFILL_COPIES, RING_SLOTS);       // in flight in a block
 #if SWIZZLED
 constexpr int SUM_STRIDE = FRAME_TOKENS;
 // Where a row has its columns, so that neither writing products nor adding rows meets twice in a bank.
@@ -377,19 +377,19 @@ struct Prefiller {
                 y0 = rounded(y0);
                 y1 = rounded(y1);
             }
-            const float z0 = y0 * turn.x - y1 * turn.y, z1 = y1 * turn.x + y0 * turn.y;
+            const float2 z = turned(y0, y1, turn);
             // Even threads store dimensions d, d + 1; odd ones the same of the upper half.
             const bool is_odd = i % 2;
-            const float send_y = is_odd ? y0 : y1, send_z = is_odd ? z0 : z1;
+            const float send_y = is_odd ? y0 : y1, send_z = is_odd ? z.x : z.y;
             const float near_y = __shfl_xor_sync(~0u, send_y, 1), near_z = __shfl_xor_sync(~0u, send_z, 1);
             const u32 plain = is_odd ? pack(near_y, y1) : pack(y0, near_y);
-            const u32 turned = is_odd ? pack(near_z, z1) : pack(z0, near_z);
+            const u32 rotated = is_odd ? pack(near_z, z.y) : pack(z.x, near_z);
             if (!is_mine || token >= n_tokens) return;
             const int dim = is_odd ? d - 1 + HALF_DIM : d;
             if (head < Q_HEADS) {
                 const int tile_of_query = (head / GROUP * GROUP + head % GROUP) * 4 + token / 8, step = dim / 16;
                 const int at = (tile_of_query * (HEAD_DIM / 32) + step / 2) * 512 + (token % 8 * 4 + dim % 8 / 2) * 16;
-                *reinterpret_cast<u32*>(p.prefill + Prefill::QUERY + at + step % 2 * 8 + dim % 16 / 8 * 4) = turned;
+                *reinterpret_cast<u32*>(p.prefill + Prefill::QUERY + at + step % 2 * 8 + dim % 16 / 8 * 4) = rotated;
                 return;
             }
             const int which = head - Q_HEADS, is_value = which >= KV_HEADS, kv_head = which - is_value * KV_HEADS;
@@ -401,7 +401,7 @@ struct Prefiller {
                 *reinterpret_cast<uint16_t*>(split + value_offset(r, dim)) = plain & 0xffff;
                 *reinterpret_cast<uint16_t*>(split + value_offset(r, dim + 1)) = plain >> 16;
             } else {
-                *reinterpret_cast<u32*>(split + key_offset(r, dim)) = turned;
+                *reinterpret_cast<u32*>(split + key_offset(r, dim)) = rotated;
             }
         }
     }
@@ -499,8 +499,19 @@ struct Prefiller {
         }
     }
 
-    // All layers. False if block 0 found the pass late after one of them.
-    __device__ __forceinline__ bool run(u64 abort_ns) {
+    // Block 0 tells all blocks, at their next meeting, to stop if what remains cannot end in time.
+    __device__ __forceinline__ void look_at_time(int layers_left) const {
+        if (blockIdx.x != 0 || threadIdx.x != 0) return;
+        Command& command = *p.command;
+        const u64 steps_ns = u64(command.n_steps) * LAYERS * command.decode_layer_ns;
+        if (is_too_late(command.abort_ns - min(command.abort_ns, steps_ns), layers_left, command.prefill_layer_ns)) {
+            command.is_aborted = 1;
+        }
+    }
+    __device__ __forceinline__ bool is_stopped() const { return __ldcg(&p.command->is_aborted); }
+
+    // All layers. False if the pass was stopped after one of them.
+    __device__ __forceinline__ bool run() {
 #pragma unroll 1
         for (layer = 0; layer < LAYERS; layer++) {
             const float* norms = p.norms + size_t(2 * layer) * HIDDEN;
@@ -540,12 +551,12 @@ struct Prefiller {
                     mark(5);
                     down();
                     pass_on(norms + 2 * HIDDEN, Prefill::LAYER_INPUT, Prefill::LAYER_SQUARES);
-                    if (blockIdx.x == 0 && threadIdx.x == 0 && device_time_ns() > abort_ns) p.command->is_aborted = 1;
+                    look_at_time(LAYERS - 1 - layer);
                 }
                 meet();
             }
             mark(6);
-            if (__ldcg(&p.command->is_aborted)) return false;
+            if (is_stopped()) return false;
         }
         return true;
     }
@@ -599,10 +610,11 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) prefill(const __gri
         prefiller.embed_prompt();
     }
     prefiller.pass_on(p.norms, Prefill::LAYER_INPUT, Prefill::LAYER_SQUARES);
+    prefiller.look_at_time(LAYERS);
     prefiller.meet();
     if (blockIdx.x == 0 && threadIdx.x == 0) p.result->embedded_ns = device_time_ns();
 
-    const bool is_done = prefiller.run(command->abort_ns);
+    const bool is_done = !prefiller.is_stopped() && prefiller.run();
     if (!is_done) shared.stop = 1;
     prefiller.ring.drain();
     if (blockIdx.x == 0 && threadIdx.x == 0) {

@@ -49,7 +49,8 @@ __device__ __forceinline__ void Prefiller::attend(int chunk, int kv_head) {
 #pragma unroll
     for (int n = 0; n < QUERY_TILES; n++) {
         const int query = (first_tile + n) * 8 + 2 * me.t;
-        const int n_ranks = n_context + query % FRAME_TOKENS + 1 - chunk * CHUNK;   // seen by the first column
+        const int n_ranks =   // seen by the first column
+            is_lost(chunk) ? -1 : n_context + query % FRAME_TOKENS + 1 - chunk * CHUNK;
         float top[2] = {LOWEST, LOWEST}, sum[2] = {};
 #pragma unroll
         for (int m = 0; m < CHUNK / 16; m++) {

@@ -61,12 +61,13 @@ COMMANDS = {
         "vla_edge_ros.engine.gate",
         "check the engine's arithmetic against Hugging Face transformers",
         "Runs the same weights and tokens through the engine and through transformers and compares layer by "
-        "layer. Faults planted in the engine must be found. Needs torch and transformers.",
-        ("vla-edge gate",),
+        "layer. Faults planted in the engine must be found. Needs torch and transformers; for --backend cuda "
+        "an NVIDIA GPU, which the references use too.",
+        ("vla-edge gate", "vla-edge gate --backend cuda --json out/gate.json"),
     ),
     "bench": Command(
         "vla_edge_ros.nodes.bench",
-        "measure this machine: camera callback, tick error, late publishes, memory",
+        "measure this machine: camera callback, tick error, publishes, memory",
         "Prints each figure beside what it must be, and ends with exit code 1 where one is missed. It wants "
         "an otherwise idle machine: whatever else runs is measured too.",
         ("vla-edge bench", "vla-edge bench --json out/bench.json"),

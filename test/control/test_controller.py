@@ -438,3 +438,15 @@ def test_times_in_a_record_agree():
         assert record.published_ns >= rig.schedule.times(record.tick).cutoff_ns
         assert not record.is_late
         assert record.own_pass is None or record.own_pass.finished_ns <= record.published_ns
+
+
+def test_a_record_says_when_its_trajectory_was_handed_over():
+    rig = enabled_rig(service_ms=5.0)
+    records = rig.run(12, each=with_joints(rig))
+    sent = {at_ns for at_ns, _ in rig.sink.trajectories}
+    fresh = [record for record in records if record.decision is Decision.FRESH and record.is_enabled]
+    assert len(fresh) > 5
+    for record in fresh:
+        assert record.trajectory_ns in sent
+        assert record.own_pass.finished_ns <= record.trajectory_ns < record.published_ns
+    assert all(record.trajectory_ns is None for record in Rig().run(12))

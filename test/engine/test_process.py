@@ -11,14 +11,17 @@ import numpy as np
 import pytest
 from processes import becomes_true, has_ended, run_python
 
+from vla_edge_ros.engine import process
 from vla_edge_ros.engine.fake import FakeEngine
 from vla_edge_ros.engine.interface import (
     EngineBusy,
     EngineError,
+    EngineInfo,
     EngineSpec,
     FrameWork,
     PromptWork,
     WorkStatus,
+    pinned,
 )
 from vla_edge_ros.engine.numpy_engine import NumpyEngine
 from vla_edge_ros.engine.process import ProcessEngine
@@ -32,8 +35,8 @@ def spec(model="fake", **fields):
     return EngineSpec(backend="fake", model=model, n_slots=256, **fields)
 
 
-def frame_work(work_id):
-    return FrameWork(work_id, SLOTS, SLOTS[:32], SLOTS[:7])
+def frame_work(work_id, deadline_ns=0):
+    return FrameWork(work_id, SLOTS, SLOTS[:32], SLOTS[:7], deadline_ns)
 
 
 def later(ns=LONG_NS):
@@ -95,6 +98,18 @@ def test_the_numpy_engine_computes_the_same_bits_in_the_child(frames):
         np.testing.assert_array_equal(*[getattr(result, name) for result in results], strict=True)
     for engine in engines:
         engine.close()
+
+
+def test_a_pass_is_stopped_in_the_child_at_its_deadline_and_the_next_one_is_whole(start):
+    engine = start("fake:service_ms=30")
+    engine.submit(frame_work(1, deadline_ns=later(20_000_000)))
+    result = engine.wait(later())
+    assert (result.work_id, result.status, result.tokens, result.frame) == (1, WorkStatus.ABORTED, None, None)
+    assert result.stages.total_ns + result.remaining.total_ns == 30_000_000
+    assert result.steps_done == 7 * result.stages.decode_ns // 15_000_000
+    engine.submit(frame_work(2, deadline_ns=later()))
+    result = engine.wait(later())
+    assert (result.work_id, result.status, result.steps_done) == (2, WorkStatus.DONE, 7)
 
 
 def test_configure_tells_what_the_engine_is(start, frames):
@@ -201,6 +216,23 @@ def test_a_failed_engine_works_again_after_close_and_configure(start):
         engine.configure()
     engine.submit(frame_work(3))
     assert engine.wait(later()).status is WorkStatus.DONE
+
+
+def test_a_replacement_is_asked_for_the_plan_of_the_first(start, monkeypatch):
+    engine = start(configured=False)
+    cuda = EngineInfo("cuda", "cuda-1x8", vocabulary_size=513, embedding_size=192)
+    monkeypatch.setattr(process, "info_from_json", lambda text: cuda)
+    engine.configure()
+    with pytest.raises(EngineError, match=r"cuda"):
+        engine.configure()
+
+
+def test_an_engine_is_pinned_by_its_backend_and_by_a_plan_where_it_has_one():
+    asked = EngineSpec(backend="auto", seed=3)
+    described = EngineInfo("cuda", "cuda-1x8", vocabulary_size=513, embedding_size=192)
+    assert pinned(asked, described) == EngineSpec(backend="cuda", seed=3, plan="cuda-1x8")
+    described = EngineInfo("numpy", "numpy-openblas", vocabulary_size=513, embedding_size=192)
+    assert pinned(asked, described) == EngineSpec(backend="numpy", seed=3)
 
 
 def test_an_engine_that_cannot_be_configured_says_why_in_one_line(start):

@@ -42,7 +42,7 @@ def look(camera, frames):
         decision_counts=Counter(),
         last_record=SimpleNamespace(decision=Decision.FRESH, reason=""),
     )
-    sections = diagnostics.sections(controller, camera, frames, None, None, None, None)
+    sections = diagnostics.sections(controller, camera, frames, None, None, None, 0, None)
     return lambda name: sections[name]()
 
 

@@ -58,6 +58,8 @@ class Admission:
     def __init__(self, config: AdmissionConfig) -> None:
         self.config = config
         self._other, self._prefill, self._decode = Ema(), Ema(), Ema()
+        self._has_finished = False
+        self._aborted_in_a_row = 0
         self.refusals = 0
         self.refusals_in_a_row = 0
         self.longest_refusal = 0
@@ -88,13 +90,37 @@ class Admission:
 
     def observe(self, stages: StageTimes, total_ns: int) -> None:
         """Learn from a finished pass, late ones included; `total_ns` runs from submission to its end."""
+        if not self._has_finished:
+            # Bounds alone tell nothing of stages that no pass has come to.
+            self.forget()
+            self._has_finished = True
+        self._aborted_in_a_row = 0
         alpha = self.config.ema_alpha
         self._prefill.observe(stages.prefill_ns, alpha)
         self._decode.observe(stages.decode_ns, alpha)
         self._other.observe(max(0, total_ns - stages.prefill_ns - stages.decode_ns), alpha)
 
+    def observe_aborted(self, at_least: StageTimes, at_least_ns: int) -> None:
+        """Learn from a pass that was stopped and would have taken at least this long, as `observe` counts.
+
+        Such bounds raise the averages and never lower them. One is weighted as any sample, since it may be a
+        hiccup; from the second in a row on, the averages rise to the bounds at once: weighted, they would
+        stay below the deadline that the bounds come from, and admit for ever what never fits.
+        """
+        alpha = self.config.ema_alpha if self._aborted_in_a_row == 0 else 1.0
+        self._aborted_in_a_row += 1
+        other_ns = max(0, at_least_ns - at_least.prefill_ns - at_least.decode_ns)
+        for ema, bound_ns in (
+            (self._prefill, at_least.prefill_ns),
+            (self._decode, at_least.decode_ns),
+            (self._other, other_ns),
+        ):
+            ema.observe(max(bound_ns, ema.value or 0), alpha)
+
     def forget(self) -> None:
         """Start again without an estimate (another engine process)."""
         for ema in (self._other, self._prefill, self._decode):
             ema.value = None
+        self._has_finished = False
+        self._aborted_in_a_row = 0
         self.refusals_in_a_row = 0

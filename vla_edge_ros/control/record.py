@@ -10,7 +10,9 @@ from vla_edge_ros.engine.interface import StageTimes
 class WorkTimes:
     """When work that this tick collected was begun, ended and seen by the control thread (steady ns).
 
-    frame_index: the frame that a pass read; None for a prompt, and where it found no whole frame.
+    is_aborted: the engine stopped the pass, since it could not end by its deadline.
+    steps_done, remaining: as of the result: the decode steps done, and what was to come at least.
+    frame_index: the frame that a pass used; None for a prompt, where it was stopped or found no whole frame.
     retained_frame: the frame that it put into memory, None where it put none.
     """
 
@@ -21,6 +23,9 @@ class WorkTimes:
     finished_ns: int
     received_ns: int
     stages: StageTimes = field(default_factory=StageTimes)
+    is_aborted: bool = False
+    steps_done: int = 0
+    remaining: StageTimes = field(default_factory=StageTimes)
     frame_index: int | None = None
     retained_frame: int | None = None
 
@@ -43,6 +48,7 @@ class TickRecord:
     top_probability, entropy: mean over the A tokens of the last pass that this tick collected.
     journal: lines of the eviction journal (`Evicted.to_json`).
     action: the A values of this tick's step in policy units, limited as they would be sent.
+    trajectory_ns: when the last trajectory of the tick's fresh action had been handed to the middleware.
     is_late: the last publish of the tick returned after its effect time.
     """
 
@@ -74,13 +80,15 @@ class TickRecord:
     events: list[dict] = field(default_factory=list)
     hold_ns: int = 0
     skipped_ticks: int = 0
+    trajectory_ns: int | None = None
     published_ns: int = 0
     is_late: bool = False
 
     @property
     def own_pass(self) -> WorkTimes | None:
-        """The pass that this tick began, where it also saw its end."""
-        return next((w for w in self.work if w.work_id == self.submitted_work), None)
+        """The pass that this tick began, where it also saw its end and the engine did not stop it."""
+        own = (w for w in self.work if w.work_id == self.submitted_work)
+        return next((w for w in own if not w.is_aborted), None)
 
     @property
     def is_miss(self) -> bool:

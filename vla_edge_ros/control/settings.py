@@ -11,7 +11,14 @@ from vla_edge_ros.control.clock import Clock
 from vla_edge_ros.control.controller import Controller
 from vla_edge_ros.control.events import ControlConfig, Instruction, Retune
 from vla_edge_ros.control.schedule import TickSchedule
-from vla_edge_ros.engine.interface import FRAME_TOKENS, MAX_ACTION_TOKENS, Engine, EngineInfo, EngineSpec
+from vla_edge_ros.engine.interface import (
+    FRAME_TOKENS,
+    MAX_ACTION_TOKENS,
+    Engine,
+    EngineInfo,
+    EngineSpec,
+    total_bytes,
+)
 from vla_edge_ros.engine.tokenizer import load_tokenizer
 from vla_edge_ros.memory.frame_memory import FrameMemory
 from vla_edge_ros.memory.policies import make_policy
@@ -43,6 +50,7 @@ def engine_spec(parameters: Parameters, action_tokens: int) -> EngineSpec:
         action_tokens=action_tokens,
         blas_threads=parameters["engine.blas_threads"],
         budget_bytes=parameters["memory.budget_bytes"],
+        plan=parameters["engine.plan"],
     )
 
 
@@ -62,6 +70,7 @@ def live_settings(parameters: Parameters) -> Retune:
             max_frame_age_ns=ns(parameters["camera.max_age_ms"]),
             max_hold_ns=ns(parameters["actions.max_hold_ms"]),
             uses_late_result=parameters["actions.late_result"] == "next_tick",
+            stall_timeout_ns=ns(parameters["engine.stall_timeout_ms"]),
         ),
         AdmissionConfig(
             parameters["admission.ema_alpha"],
@@ -142,8 +151,8 @@ class Prompter:
 
 def describe_account(info: EngineInfo) -> str:
     """The engine's memory in one line: `weights 6.7 MB, kv 2.1 MB, total 8.8 MB`."""
-    entries = info.account_bytes | {"total": sum(info.account_bytes.values())}
-    return ", ".join(f"{purpose} {size / 1e6:.1f} MB" for purpose, size in entries.items())
+    entries = info.account_bytes | {"total": total_bytes(info.account_bytes)}
+    return ", ".join(f"{purpose.replace('_', ' ')} {size / 1e6:.1f} MB" for purpose, size in entries.items())
 
 
 def describe_engine(parameters: Parameters, info: EngineInfo) -> dict:

@@ -4,7 +4,7 @@ An engine has at most one piece of work in flight. It holds the KV arrays and ob
 which slot belongs to what is decided by `memory/`, on the control thread.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Protocol
 
@@ -33,6 +33,7 @@ class EngineSpec:
     n_slots: places of one token in the KV cache.
     action_tokens: A, the number of tokens that one pass decodes.
     blas_threads: threads of the NumPy engine's matrix products (0: the library's default).
+    plan: the plan_id of a CUDA engine whose order of summation is wanted; empty: this machine's own choice.
     """
 
     backend: str = "numpy"
@@ -42,6 +43,7 @@ class EngineSpec:
     action_tokens: int = 7
     blas_threads: int = 1
     budget_bytes: int = 8_000_000_000
+    plan: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,8 @@ class EngineInfo:
     """What a configured engine says of itself.
 
     account_bytes: bytes by purpose (weights, kv, workspace, ...), all allocated before `configure` returns.
+        Those of a GPU, `cuda_context` included, add up to what the driver counts for the process;
+        `page_locked` is memory of the host.
     embedding_size: length of a frame's pooled embedding (the hidden size).
     """
 
@@ -58,6 +62,24 @@ class EngineInfo:
     embedding_size: int
     account_bytes: dict[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+
+
+def pinned(spec: EngineSpec, info: EngineInfo) -> EngineSpec:
+    """The spec of an engine that sums in the order of the one described."""
+    return replace(spec, backend=info.backend, plan=loadable_plan(info.backend, info.plan_id))
+
+
+def loadable_plan(backend: str, plan_id: str) -> str:
+    """What `EngineSpec.plan` must be for an engine of this backend to follow `plan_id` again.
+
+    The NumPy engine's id names the machine's BLAS, which cannot be chosen.
+    """
+    return plan_id if backend == "cuda" else ""
+
+
+def total_bytes(account: dict[str, int]) -> int:
+    """Of all purposes of an account."""
+    return sum(account.values())
 
 
 @dataclass(slots=True)
@@ -76,12 +98,17 @@ class FrameWork:
     context_slots: (n,) int32, all valid slots in rank order: the prompt, then retained frames oldest first.
     frame_slots: (32,) int32, where this frame's block goes; it attends to the context and causally to itself.
     action_slots: (A,) int32, for the action-start token and the first A - 1 action tokens; free afterwards.
+    deadline_ns: steady clock, 0 for never: the pass is of no use after it. At each boundary (before vision,
+        before prefill, before every decode step, and after layers where that costs nothing) the engine
+        stops if the work that remains has been seen to need more than the time that is left; see `Pace`.
+        What it does not foresee may still end late: that is DONE, and `finished_ns` says when.
     """
 
     work_id: int
     context_slots: np.ndarray
     frame_slots: np.ndarray
     action_slots: np.ndarray
+    deadline_ns: int = 0
 
 
 class WorkStatus(Enum):
@@ -90,6 +117,13 @@ class WorkStatus(Enum):
     """The frame buffer had no whole frame to read; nothing was written to the cache."""
     FAILED = 2
     """The engine failed and must be replaced; `error` says why in one line."""
+    ABORTED = 3
+    """The pass was stopped, since it could not end by its deadline. It has no frame, tokens or embedding.
+
+    `steps_done` and `stages` tell how far it came. Its frame's and action slots may be half written, so no
+    slot list names them as context before a pass has written them again; no other slot was touched. Passes
+    afterwards give the bits that they would have given without it.
+    """
 
 
 STAGES = ("copy", "vision", "prefill", "decode")
@@ -105,15 +139,29 @@ class StageTimes:
     prefill_ns: int = 0
     decode_ns: int = 0
 
+    @property
+    def total_ns(self) -> int:
+        return self.copy_ns + self.vision_ns + self.prefill_ns + self.decode_ns
+
+    def __add__(self, other: "StageTimes") -> "StageTimes":
+        return StageTimes(
+            self.copy_ns + other.copy_ns,
+            self.vision_ns + other.vision_ns,
+            self.prefill_ns + other.prefill_ns,
+            self.decode_ns + other.decode_ns,
+        )
+
 
 @dataclass(slots=True)
 class WorkResult:
     """What became of a piece of work.
 
-    frame: the frame that the pass used (None for a prompt or NO_FRAME).
+    frame: the frame that the pass used (None for a prompt, NO_FRAME and ABORTED).
     tokens: (K, A) int32 vocabulary ids; K = 1 for this model, other policies give more steps.
     top_probability, entropy: (K, A) float32 of the softmax over the 256 action rows (entropy in nats).
     embedding: (hidden,) float32, the mean of the frame's patch embeddings.
+    steps_done: decode steps that a pass has finished, A where it is DONE.
+    remaining: what an ABORTED pass had still to take at least, by stage; 0 where that is not known.
     started_ns, finished_ns: steady clock, taken by the engine.
     """
 
@@ -126,6 +174,8 @@ class WorkResult:
     entropy: np.ndarray | None = None
     embedding: np.ndarray | None = None
     stages: StageTimes = field(default_factory=StageTimes)
+    steps_done: int = 0
+    remaining: StageTimes = field(default_factory=StageTimes)
     started_ns: int = 0
     finished_ns: int = 0
 

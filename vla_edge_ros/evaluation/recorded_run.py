@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from vla_edge_ros.control.record import TickRecord, WorkTimes
-from vla_edge_ros.engine.interface import StageTimes
+from vla_edge_ros.engine.interface import StageTimes, loadable_plan
 from vla_edge_ros.errors import UserError
 from vla_edge_ros.evaluation.json_shape import WrongShape, check
 from vla_edge_ros.evaluation.playback import Lap
@@ -37,8 +37,13 @@ class _Started(TypedDict):
     parameters: _Parameters
 
 
+class _Engine(TypedDict, total=False):
+    backend: str
+    plan_id: str
+
+
 class _Run(_Started, total=False):
-    engine: dict
+    engine: _Engine
     laps: list[Lap]
 
 
@@ -170,17 +175,18 @@ class RecordedRun:
         is_lines = first.startswith('{"run"') and rest.startswith("{")
         return cls.from_lines(path) if is_lines else cls.from_document(path)
 
+    def engine_plan(self) -> dict[str, str]:
+        """The parameter that makes a replay's engine sum in the order of the run's."""
+        engine = self.run.get("engine", {})
+        return {"engine.plan": loadable_plan(engine.get("backend", ""), engine.get("plan_id", ""))}
+
     def until_tick(self, end: float) -> "RecordedRun":
         """The run as if it had ended before tick `end`."""
         return replace(self, ticks=[tick for tick in self.ticks if tick["tick"] < end])
 
     def service(self) -> dict[int, WorkTimes]:
         """The times of each piece of work by its id."""
-        return {
-            work["work_id"]: WorkTimes(**(work | {"stages": StageTimes(**work["stages"])}))
-            for tick in self.ticks
-            for work in tick["work"]
-        }
+        return {work["work_id"]: _times(work) for tick in self.ticks for work in tick["work"]}
 
     def check_replayable(self) -> None:
         """Raises UserError where something happened that a replay cannot repeat, or was not recorded."""
@@ -195,6 +201,11 @@ class RecordedRun:
                         f"the recorded run cannot be replayed from tick {tick['tick']} on "
                         f"({event['event']}): {reason}"
                     )
+
+
+def _times(work: dict) -> WorkTimes:
+    stages = {name: StageTimes(**work[name]) for name in ("stages", "remaining")}
+    return WorkTimes(**(work | stages))
 
 
 _NO_RUN = (OSError, ValueError, KeyError, TypeError, RecursionError)

@@ -65,6 +65,7 @@ class _Document(_Rows, total=False):
     fresh_ratio: float | None
     late_publishes: int | None
     skipped_ticks: int | None
+    aborted_passes: int | None
     bare_loop_late: int | None
     decision_counts: dict[str, int]
     latency_ms: dict[str, dict[str, float | None]]
@@ -83,7 +84,8 @@ def check_document(document: object) -> None:
 
 def row(record: dict) -> dict:
     """What the report draws beside a record (`TickRecord.to_json`) itself; None where the tick has none."""
-    own = next((work for work in record["work"] if work["work_id"] == record["submitted_work"]), None)
+    finished = (work for work in record["work"] if not work["is_aborted"])
+    own = next((work for work in finished if work["work_id"] == record["submitted_work"]), None)
     stages = {f"{stage}_ms": _ms(own and own["stages"][f"{stage}_ns"]) for stage in STAGES}
     return {
         "frame_age_ms": _ms(record["frame_age_ns"]),
@@ -123,11 +125,35 @@ def summarise(records: list[dict], first_frame: int = 0) -> dict:
         "fresh_ratio": fresh / len(records) if records else 0.0,
         "late_publishes": sum(record["is_late"] for record in records),
         "skipped_ticks": sum(record["skipped_ticks"] for record in records),
+        "aborted_passes": sum(work["is_aborted"] for record in records for work in record["work"]),
         "decision_counts": {d.value: decisions.count(d.value) for d in Decision if d.value in decisions},
         "latency_ms": {stage: percentiles(r[key] for r in rows) for stage, key in latency.items()},
         "start_error_ms": percentiles(
             [(record["started_ns"] - record["scheduled_ns"]) / 1e6 for record in records]
         ),
+    }
+
+
+def at_full_memory(records: list[dict]) -> dict:
+    """How soon fresh actions were published, from the first eviction on: memory is full from there.
+
+    Returns `ticks`, `fresh_ratio`, and percentiles over the ticks that sent a trajectory on FRESH, from the
+    tick's start and from the capture of the frame that was used: `tick_to_publish_ms`, `stamp_to_publish_ms`.
+    """
+    full = next((index for index, record in enumerate(records) if record["journal"]), len(records))
+    judged = records[full:]
+    fresh = [record for record in judged if record["decision"] == Decision.FRESH.value]
+    sent = [record for record in fresh if record["trajectory_ns"] is not None]
+    return {
+        "ticks": len(judged),
+        "fresh_ratio": len(fresh) / len(judged) if judged else 0.0,
+        **{
+            name: percentiles(_ms(record["trajectory_ns"] - record[since]) for record in sent)
+            for name, since in (
+                ("tick_to_publish_ms", "scheduled_ns"),
+                ("stamp_to_publish_ms", "frame_capture_ns"),
+            )
+        },
     }
 
 

@@ -77,6 +77,7 @@ def _tick_rows(run: dict) -> list[tuple[str, str]]:
         ("ticks skipped", in_words(run.get("skipped_ticks"))),
         ("fresh actions", in_words(run.get("fresh"))),
         ("share of fresh actions", in_words(None if ratio is None else 100.0 * ratio, 1, "%")),
+        ("passes stopped at their deadline", in_words(run.get("aborted_passes"))),
         ("late publishes", in_words(run.get("late_publishes"))),
     ]
     if run.get("bare_loop_late") is not None:

@@ -43,7 +43,8 @@ def command_message(command: GroupCommand) -> Float64MultiArray:
 class TickMessage:
     """The `~/tick` message: one DiagnosticStatus whose values are strings under fixed keys."""
 
-    def __init__(self, hardware_id: str) -> None:
+    def __init__(self, hardware_id: str, plan_id: str) -> None:
+        self._plan_id = plan_id
         self.message = DiagnosticStatus(name="tick", hardware_id=hardware_id)
         self._values: dict[str, KeyValue] = {}
 
@@ -72,6 +73,7 @@ class TickMessage:
         self._set("skipped_ticks", record.skipped_ticks)
         self._set("top_probability", record.top_probability)
         self._set("entropy", record.entropy)
+        self._set("plan_id", self._plan_id)
         self._set("events", " ".join(e["event"] for e in record.events))
         return self.message
 
@@ -94,6 +96,7 @@ def telemetry(record: TickRecord) -> dict[str, float]:
     return {
         "is_fresh": float(record.decision.is_fresh),
         "is_miss": float(record.is_miss),
+        "aborted_passes": float(sum(work.is_aborted for work in record.work)),
         "is_late": float(record.is_late),
         "start_error_ms": ms(record.start_error_ns),
         "publish_ms": ms(record.published_ns - record.scheduled_ns),

@@ -198,9 +198,9 @@ ENGINE = (
     Parameter(
         "engine.model",
         "tiny",
-        "`tiny`, `qwen2.5-coder-1.5b` (both with seeded weights, whose actions mean nothing), or a "
-        "directory with config.json and safetensors of the Qwen2 family. With backend `fake`: "
-        "`fake:service_ms=10,steps=8`.",
+        "`tiny`, `qwen2.5-coder-0.5b`, `qwen2.5-coder-1.5b`, `qwen2.5-coder-3b` (all with seeded weights, "
+        "whose actions mean nothing), or a directory with config.json and safetensors of the Qwen2 family. "
+        "With backend `fake`: `fake:service_ms=10,steps=8`.",
     ),
     Parameter(
         "engine.seed",
@@ -208,6 +208,13 @@ ENGINE = (
         "Seed of every weight that is not loaded. The same seed gives the same weights on every machine.",
         minimum=0,
         maximum=2**63 - 1,
+    ),
+    Parameter(
+        "engine.plan",
+        "",
+        "The plan of the CUDA engine, as `plan_id` in `~/tick`, demo.json or a replay's JSON names it: tiles "
+        "and splits decide in which order sums are formed. One that cannot be built again here is refused. "
+        "Empty: the fastest on this device, measured at the first configuring and kept.",
     ),
     Parameter(
         "engine.blas_threads",
@@ -219,9 +226,20 @@ ENGINE = (
         maximum=64,
     ),
     Parameter(
+        "engine.stall_timeout_ms",
+        2000.0,
+        "An engine that has not answered so long after the deadline of its pass hangs: the tick is FAULT "
+        "and the process is replaced, as a dead one is. A prompt has no deadline; it has so long for each "
+        "of its tokens.",
+        unit="ms",
+        minimum=100.0,
+        maximum=600_000.0,
+        is_live=True,
+    ),
+    Parameter(
         "engine.restart_limit",
         3,
-        "How often a dead engine process is replaced before the node stays stopped; 0: never.",
+        "How often a dead or hanging engine process is replaced before the node stays stopped; 0: never.",
         minimum=0,
         maximum=100,
     ),
