@@ -48,7 +48,7 @@ def test_the_report_is_written_where_it_is_asked_for(capsys, tmp_path):
         (["SAMPLE", "--param", "memory.slots=3"], "memory.slots: 3 is not allowed"),
         (
             ["SAMPLE", "--param", "engine.model=nothing"],
-            "neither a preset (tiny, qwen2.5-coder-0.5b,",
+            "neither a preset (tiny, tiny-vla, qwen2.5-coder-0.5b,",
         ),
         (["SAMPLE", "--instruction", "x" * 5000], "shorten them or raise memory."),
         (["SAMPLE", "--times", "/nowhere.json"], "/nowhere.json: cannot be read"),

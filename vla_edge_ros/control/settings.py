@@ -91,6 +91,16 @@ def action_config(parameters: Parameters) -> ActionConfig:
     )
 
 
+def frame_memory(parameters: Parameters, action_tokens: int, embedding_size: int) -> FrameMemory:
+    return FrameMemory(
+        parameters["memory.slots"],
+        action_tokens,
+        make_policy(parameters["memory.policy"], parameters["memory.window_frames"]),
+        embedding_size,
+        parameters["memory.stride_ticks"],
+    )
+
+
 def build_controller(
     parameters: Parameters,
     policy: Policy,
@@ -102,12 +112,7 @@ def build_controller(
 ) -> Controller:
     """A controller around an engine that is already configured."""
     live = live_settings(parameters)
-    memory = FrameMemory(
-        parameters["memory.slots"],
-        len(policy.dimensions),
-        make_policy(parameters["memory.policy"], parameters["memory.window_frames"]),
-        info.embedding_size,
-    )
+    memory = frame_memory(parameters, len(policy.dimensions), info.embedding_size)
     planner = ActionPlanner(policy, action_config(parameters))
     admission = Admission(live.admission)
     return Controller(live.control, clock, engine, info, frames, memory, planner, admission, on_fault)

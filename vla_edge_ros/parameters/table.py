@@ -168,6 +168,17 @@ MEMORY = (
         maximum=127,
     ),
     Parameter(
+        "memory.stride_ticks",
+        1,
+        "A frame is retained where the last retained one is at least so many ticks old. Frames between "
+        "strides are acted on like any other and freed with the action tokens, so that the same slots reach "
+        "further back: at 30 Hz and 1024 slots, 1 tick a stride is a second of memory and 30 are half a "
+        "minute. Use what the policy was trained with.",
+        unit="ticks",
+        minimum=1,
+        maximum=1000,
+    ),
+    Parameter(
         "memory.slots",
         1024,
         "Places of one token in the KV cache. With a prompt of P tokens it holds floor((slots - P - 8) / "
@@ -199,8 +210,9 @@ ENGINE = (
         "engine.model",
         "tiny",
         "`tiny`, `qwen2.5-coder-0.5b`, `qwen2.5-coder-1.5b`, `qwen2.5-coder-3b` (all with seeded weights, "
-        "whose actions mean nothing), or a directory with config.json and safetensors of the Qwen2 family. "
-        "With backend `fake`: `fake:service_ms=10,steps=8`.",
+        "whose actions mean nothing), `tiny-vla` (of the simulated arm of config/policies/tiny_vla.yaml; "
+        "seeded where models/tiny-vla is missing), or a directory with config.json and safetensors of the "
+        "Qwen2 family. With backend `fake`: `fake:service_ms=10,steps=8`.",
     ),
     Parameter(
         "engine.seed",

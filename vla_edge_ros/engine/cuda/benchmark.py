@@ -22,9 +22,9 @@ from vla_edge_ros.engine.cuda.ceilings import measure_ceilings
 from vla_edge_ros.engine.cuda.decoder import CudaDecoder, FrameMemory
 from vla_edge_ros.engine.cuda.device import Device
 from vla_edge_ros.engine.cuda.kernels import STAGE_MARKS, Kernels
-from vla_edge_ros.engine.cuda.plan import make_plan
 from vla_edge_ros.engine.cuda.roofline import stage_work, step_bytes
 from vla_edge_ros.engine.cuda.sources import sources_sha256
+from vla_edge_ros.engine.cuda.tuning import plan_of_device
 from vla_edge_ros.engine.interface import FRAME_TOKENS, MAX_ACTION_TOKENS
 from vla_edge_ros.engine.presets import PRESETS
 from vla_edge_ros.engine.weights import SeededWeights
@@ -60,7 +60,7 @@ def quantiles_us(values_ns) -> dict[str, float]:
 class Bench:
     def __init__(self, device: Device, model: str, n_slots: int):
         self.device, self.config = device, PRESETS[model]
-        plan = make_plan(self.config, n_slots, device.multiprocessors, device.shared_bytes)
+        plan, _ = plan_of_device(device, self.config, n_slots)
         self.frames = FrameBuffer.create()
         memory = FrameMemory(self.frames.address, self.frames.size_bytes)
         kernels = Kernels(device, plan)
