@@ -11,9 +11,6 @@
 //   ranks, combined in a fixed tree. A token is column 0 of an n = 8 product, so several tokens in the other
 //   columns would give the same bits; rows are independent, so any grid does.
 #define READ_ANEW
-#ifndef EARLY_KV
-#define EARLY_KV 0
-#endif
 #include "ring.cuh"
 #include "words.cuh"
 #include "workspace.cuh"
@@ -27,9 +24,6 @@
 #define EXCHANGE_COPIES 1
 #endif
 
-#ifndef GATED_COPIES
-#define GATED_COPIES STREAM_COPIES
-#endif
 
 static_assert(EXCHANGE_COPIES <= STREAM_COPIES && STREAM_COPIES <= RING_SLOTS, "more copies in flight than places for them");
 
@@ -107,7 +101,6 @@ __device__ __forceinline__ float take_scale(const u64* from, u32 tag, int lane, 
 struct Projection {
     int operand, squares;      // words; squares < 0: the operand is not normed
     int tiles, last_pairs;
-    int phase;                 // of the layer, for marks
 };
 
 struct Decoder {
@@ -115,7 +108,6 @@ struct Decoder {
     Shared& shared;
     Ring ring;
     u64* words;
-    const u64* copy;    // of the words that all blocks read: this block's
     u64 abort_ns;
     u32 layer_ns;       // what a layer takes at least
     int layers_left;    // of all steps
@@ -129,11 +121,6 @@ struct Decoder {
 
     __device__ __forceinline__ float* trace(int part) const {
         return IS_TRACED && p.trace ? p.trace + (size_t(step) * LAYERS + layer) * Trace::SIZE + part : nullptr;
-    }
-    __device__ __forceinline__ void mark(int phase) const {
-        if (IS_TRACED && p.marks && step == 1 && threadIdx.x == 0) {
-            p.marks[(blockIdx.x * (LAYERS + 1) + layer) * MARKS + phase] = device_time_ns();
-        }
     }
     __device__ __forceinline__ float row_sum(int row) const {
         const float4* at = reinterpret_cast<const float4*>(shared.sums[buffer][row]);
@@ -169,10 +156,9 @@ struct Decoder {
                 ring.release();
             }
         }
-        if (takes_squares) peek_squares(copy + which.squares, me.lane, square);
+        if (takes_squares) peek_squares(words + which.squares, me.lane, square);
         uint2* operand = shared.operand[me.warp];
-        take_operand<Qkv>(copy + which.operand, its_tag, me.warp, me.lane, operand);
-        mark(8 + which.phase);
+        take_operand<Qkv>(words + which.operand, its_tag, me.warp, me.lane, operand);
         if (is_long && me.thread == 0) shared.in_flight = STREAM_COPIES;
         // All eight columns hold the token.
         uint2 b[STEPS];
@@ -201,7 +187,7 @@ struct Decoder {
             leave_sums(me, tile, c);
         }
         if (takes_squares) {
-            const float scale = take_scale(copy + which.squares, its_tag, me.lane, square);
+            const float scale = take_scale(words + which.squares, its_tag, me.lane, square);
             if (me.lane == 0) shared.scale[buffer] = scale;
         }
         meet_workers();
@@ -210,7 +196,7 @@ struct Decoder {
     // What `finish_qkv` adds and turns by: two biases, cosine and sine. Loaded before the wait for other blocks.
     __device__ __forceinline__ float4 qkv_constants() const {
         const Place me;
-        const int i = min(blockIdx.x * Qkv::BLOCK_PAIRS + min(me.thread % PAIR_LANES, Qkv::BLOCK_PAIRS - 1), Qkv::PAIRS - 1);
+        const int i = min(blockIdx.x * Qkv::BLOCK_PAIRS + min(me.thread, Qkv::BLOCK_PAIRS - 1), Qkv::PAIRS - 1);
         const int head = i / HALF_DIM, d = i % HALF_DIM;
         const float* bias = p.qkv_bias + min(layer, LAYERS - 1) * QKV_ROWS + head * HEAD_DIM + d;
         const float2 turn = head < Q_HEADS + KV_HEADS ? p.rope[rank * HALF_DIM + d] : make_float2(1, 0);
@@ -220,21 +206,20 @@ struct Decoder {
     // Norm weights of the thread's pair of the stream, for `pass_on`; likewise.
     __device__ __forceinline__ float2 norm_weights(const float* norm) const {
         const Place me;
-        const int pair = blockIdx.x * Output::BLOCK_PAIRS + min(me.thread % PAIR_LANES, Output::BLOCK_PAIRS - 1);
+        const int pair = blockIdx.x * Output::BLOCK_PAIRS + min(me.thread, Output::BLOCK_PAIRS - 1);
         return reinterpret_cast<const float2*>(norm)[min(pair, Output::PAIRS - 1)];
     }
 
     // Queries, keys and values with bias; RoPE of the new token.
     __device__ __forceinline__ void finish_qkv(float scale, const float4& constants) {
         const Place me;
-        if (me.warp >= ceil_div(PAIR_LANES * REPLICAS, 32)) return;
-        const int own = me.thread % PAIR_LANES, replica = me.thread / PAIR_LANES;
-        const int i = blockIdx.x * Qkv::BLOCK_PAIRS + own;
-        const bool is_mine = own < Qkv::BLOCK_PAIRS && i < Qkv::PAIRS && replica < REPLICAS;
+        if (me.warp >= ceil_div(Qkv::BLOCK_PAIRS, 32)) return;
+        const int i = blockIdx.x * Qkv::BLOCK_PAIRS + me.thread;
+        const bool is_mine = me.thread < Qkv::BLOCK_PAIRS && i < Qkv::PAIRS;
         const int head = i / HALF_DIM, d = i % HALF_DIM, upper = head * HEAD_DIM + d;
         float y0 = 0, y1 = 0;
         if (is_mine) {
-            const int at = own / 8 * 16 + own % 8;
+            const int at = me.thread / 8 * 16 + me.thread % 8;
             y0 = row_sum(at) * scale + constants.x;
             y1 = row_sum(at + 8) * scale + constants.y;
             if (float* to = trace(Trace::QKV + upper)) to[0] = y0, to[HALF_DIM] = y1;
@@ -258,7 +243,7 @@ struct Decoder {
             int which = head - Q_HEADS, is_value = which >= KV_HEADS;
             to = Words::TOKEN_KV + (which - is_value * KV_HEADS) * HEAD_DIM + is_value * HALF_DIM + dim / 2;
         }
-        put(words + replica * Words::REPLICA + to, word, tag);
+        put(words + to, word, tag);
     }
 
     // In decode_attention.cuh.
@@ -267,10 +252,9 @@ struct Decoder {
     __device__ __forceinline__ void combine(int kv_head, int d);
     __device__ __forceinline__ void combination();
 
-    // Whether the thread holds a pair of the stream; every copy of the words has threads of its own.
+    // Whether the thread holds a pair of the stream.
     static __device__ __forceinline__ bool has_pair(const Place& me) {
-        const int own = me.thread % PAIR_LANES;
-        return me.thread < PAIR_LANES * REPLICAS && own < Output::BLOCK_PAIRS && blockIdx.x * Output::BLOCK_PAIRS + own < Output::PAIRS;
+        return me.thread < Output::BLOCK_PAIRS && blockIdx.x * Output::BLOCK_PAIRS + me.thread < Output::PAIRS;
     }
 
     // Passes the stream on: the next norm's operand, and the block's part of the sum of squares. Block 0 stops the
@@ -278,16 +262,15 @@ struct Decoder {
     __device__ __forceinline__ void pass_on(const float2& weight, int operand, int squares, bool may_stop) {
         const Place me;
         constexpr int BUSY_WARPS = ceil_div(Output::BLOCK_PAIRS, 32);
-        const int own = me.thread % PAIR_LANES, replica = me.thread / PAIR_LANES;
-        const int pair = blockIdx.x * Output::BLOCK_PAIRS + own;
+        const int pair = blockIdx.x * Output::BLOCK_PAIRS + me.thread;
         float square = 0;
         if (has_pair(me)) {
-            put(words + replica * Words::REPLICA + operand + operand_word(2 * pair), pack(x0 * weight.x, x1 * weight.y), tag);
+            put(words + operand + operand_word(2 * pair), pack(x0 * weight.x, x1 * weight.y), tag);
             square = x0 * x0 + x1 * x1;
         }
         if (me.warp < BUSY_WARPS) {
 #pragma unroll
-            for (int d = 1; d < min_of(PAIR_LANES, 32); d *= 2) square += __shfl_xor_sync(~0u, square, d);
+            for (int d = 1; d < min_of(Output::BLOCK_PAIRS, 32); d *= 2) square += __shfl_xor_sync(~0u, square, d);
         }
         if (BUSY_WARPS > 1) {
             if (me.lane == 0) shared.squares[me.warp] = square;
@@ -298,19 +281,16 @@ struct Decoder {
         }
         if (me.thread == 0) {
             if (may_stop && blockIdx.x == 0 && is_too_late(abort_ns, layers_left, layer_ns)) square = -1.f;
-        }
-        if (me.warp == 0) {   // all copies say the same
-            square = __shfl_sync(~0u, square, 0);
-            if (me.lane < REPLICAS) put(words + me.lane * Words::REPLICA + squares + blockIdx.x, __float_as_uint(square), tag);
+            put(words + squares + blockIdx.x, __float_as_uint(square), tag);
         }
     }
 
     // Residual: the block's rows of the projection join the stream.
     __device__ __forceinline__ void add_to_stream(int part, const float2& weight, int operand, int squares, bool may_stop) {
         const Place me;
-        const int own = me.thread % PAIR_LANES, pair = blockIdx.x * Output::BLOCK_PAIRS + own;
+        const int pair = blockIdx.x * Output::BLOCK_PAIRS + me.thread;
         if (has_pair(me)) {
-            const int at = own / 8 * 16 + own % 8;
+            const int at = me.thread / 8 * 16 + me.thread % 8;
             x0 += row_sum(at);
             x1 += row_sum(at + 8);
             if (float* to = trace(part + 2 * pair)) to[0] = x0, to[1] = x1;
@@ -351,8 +331,6 @@ struct Decoder {
 #endif
         uint2* operand = shared.operand[me.warp];
         take_operand<Down>(words + Words::GATED, tag, me.warp, me.lane, operand);
-        mark(13);
-        if (GATED_COPIES != STREAM_COPIES && me.thread == 0) shared.in_flight = STREAM_COPIES;
 #pragma unroll 1
         for (int tile = 0; tile < Down::TILES; tile++) {
             const int pairs = Down::TILES == 1 ? Down::LAST_PAIRS : Down::tile_pairs(tile);
@@ -409,7 +387,7 @@ struct Decoder {
         const float2 weight = norm_weights(p.norms);
         {
             const Place me;
-            const int pair = blockIdx.x * Output::BLOCK_PAIRS + me.thread % PAIR_LANES;
+            const int pair = blockIdx.x * Output::BLOCK_PAIRS + me.thread;
             if (has_pair(me)) {
                 const u32 both = reinterpret_cast<const u32*>(p.rows + size_t(row) * HIDDEN)[pair];
                 x0 = low_of(both);
@@ -427,15 +405,14 @@ struct Decoder {
                 Projection which;
                 u32 its_tag = tag;
                 if (phase == 0) {
-                    which = {int(Words::LAYER_INPUT), int(Words::LAYER_SQUARES), Qkv::TILES, Qkv::LAST_PAIRS, 0};
+                    which = {int(Words::LAYER_INPUT), int(Words::LAYER_SQUARES), Qkv::TILES, Qkv::LAST_PAIRS};
                     if (layer == LAYERS) which.tiles = Head::TILES, which.last_pairs = Head::LAST_PAIRS;
                     its_tag = before;
                 } else if (phase == 1) {
-                    which = {int(Words::ATTENDED), -1, Output::TILES, Output::LAST_PAIRS, 1};
+                    which = {int(Words::ATTENDED), -1, Output::TILES, Output::LAST_PAIRS};
                 } else {
-                    which = {int(Words::MLP_INPUT), int(Words::MLP_SQUARES), GateUp::TILES, GateUp::LAST_PAIRS, 2};
+                    which = {int(Words::MLP_INPUT), int(Words::MLP_SQUARES), GateUp::TILES, GateUp::LAST_PAIRS};
                 }
-                mark(phase == 0 ? 0 : phase + 2);
                 float4 constants = make_float4(0, 0, 0, 0);
                 if (phase == 0) {
                     constants = qkv_constants();
@@ -453,21 +430,16 @@ struct Decoder {
                         return true;
                     }
                     finish_qkv(scale, constants);
-                    mark(1);
                     attention();
-                    mark(2);
                     combination();
                 } else if (phase == 1) {
                     add_to_stream(Trace::MIDDLE, make_float2(constants.x, constants.y), Words::MLP_INPUT, Words::MLP_SQUARES, false);
                 } else {
-                    if (GATED_COPIES != STREAM_COPIES && threadIdx.x == 0) shared.in_flight = GATED_COPIES;
                     finish_gate_up(scale);
-                    mark(5);
                     const float2 weight = norm_weights(norms + 2 * HIDDEN);
                     down();
                     layers_left--;
                     add_to_stream(Trace::OUT, weight, Words::LAYER_INPUT, Words::LAYER_SQUARES, true);
-                    mark(6);
                 }
             }
         }
@@ -501,8 +473,7 @@ extern "C" __global__ void __launch_bounds__(THREADS + 32, 1) decode(const __gri
         return;
     }
 
-    const u64* copy = p.words + blockIdx.x % REPLICAS * Words::REPLICA;
-    Decoder decoder{p, shared, ring, p.words, copy, command->abort_ns, command->decode_layer_ns, n_steps * LAYERS,
+    Decoder decoder{p, shared, ring, p.words, command->abort_ns, command->decode_layer_ns, n_steps * LAYERS,
                     0, 0, command->epoch, first_rank, n_chunks};
     decoder.row = decoder.buffer = 0;
     bool is_stopped = false;

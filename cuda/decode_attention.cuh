@@ -19,35 +19,14 @@ __device__ __forceinline__ void Decoder::attend(int chunk, int kv_head, float (&
     const bool has_value = is_here && tile_of_rank >= 0 && tile_of_rank < KV_FRAGMENTS && me.lane < 8;
     const int key_word = me.warp % 2 * (HEAD_DIM / 4) + me.lane, value_word = first / (CHUNK / 16) * 8 + me.lane;
 
-#if EARLY_KV
-    // Keys and values to registers while queries are waited for: the ring runs so much further ahead.
-    char *keys = ring.wait(), *values = ring.wait_second();
-    uint4 key_part[STEPS], value_part[CHUNK / 16];
-    auto load_keys = [&]() {
-#pragma unroll
-        for (int s = 0; s < STEPS; s++) key_part[s] = load_fragment(keys, 512, first + s, me.lane, 8);
-    };
-    auto load_values = [&]() {
-#pragma unroll
-        for (int f = 0; f < CHUNK / 16; f++) {
-            value_part[f] = load_fragment(values, 512, min(me.warp, HEAD_DIM / 16 - 1) * (CHUNK / 16) + f, me.lane, 8);
-        }
-    };
-    load_keys();
-    load_values();
-    if (!is_here) {
-        ring.release();
-        ring.release();
-    }
-#endif
 
     // The warp's half of the group's queries, columns are heads; and the new token.
     u32 q[STEPS][2], key = 0, value = 0;
     {
         // Each warp waits for a quarter of a half; the block shares them.
         const int step = me.warp / 2;
-        const u64* at = copy + Words::QUERY + (((kv_head * 2 + me.warp % 2) * STEPS + step % STEPS) * 32 + min(me.lane, GROUP * 4 - 1)) * 2;
-        const u64* fresh = copy + Words::TOKEN_KV + kv_head * HEAD_DIM;
+        const u64* at = words + Words::QUERY + (((kv_head * 2 + me.warp % 2) * STEPS + step % STEPS) * 32 + min(me.lane, GROUP * 4 - 1)) * 2;
+        const u64* fresh = words + Words::TOKEN_KV + kv_head * HEAD_DIM;
         ulonglong2 v;
         u32 wrong;
         Watchdog dog;
@@ -71,10 +50,7 @@ __device__ __forceinline__ void Decoder::attend(int chunk, int kv_head, float (&
             q[s][1] = both.y;
         }
     }
-    mark(11);
-#if !EARLY_KV
     char *keys = ring.wait(), *values = ring.wait_second();
-#endif
     char* kept = const_cast<char*>(p.ranked) + layer * RANKED_LAYER_BYTES + split_offset(0, chunk, kv_head);
     if (is_here) {
         if (has_key) {
@@ -91,27 +67,17 @@ __device__ __forceinline__ void Decoder::attend(int chunk, int kv_head, float (&
             }
         }
         __syncwarp();
-#if EARLY_KV
-        load_keys();
-#endif
     }
 
     float c[4] = {};
 #pragma unroll
     for (int s = 0; s < STEPS; s++) {
-#if EARLY_KV
-        mma(c, key_part[s], q[s][0], q[s][1]);
-#else
         mma(c, load_fragment(keys, 512, me.warp * KV_FRAGMENTS + s, me.lane, 8), q[s][0], q[s][1]);
-#endif
     }
     float(*half)[8] = scores[me.warp % 2] + me.warp / 2 * 16;
     *reinterpret_cast<float2*>(&half[me.g][2 * me.t]) = make_float2(c[0], c[1]);
     *reinterpret_cast<float2*>(&half[8 + me.g][2 * me.t]) = make_float2(c[2], c[3]);
     meet_workers();
-#if EARLY_KV
-    if (is_here) load_values();
-#endif
 
     // Every warp weighs all ranks of the split for head g: [k-step][rank 2t, 2t + 1, 2t + 8, 2t + 9].
     const float unit = LOG2E * rsqrtf(float(HEAD_DIM));
@@ -144,11 +110,7 @@ __device__ __forceinline__ void Decoder::attend(int chunk, int kv_head, float (&
         float o[4] = {};
 #pragma unroll
         for (int f = 0; f < CHUNK / 16; f++) {
-#if EARLY_KV
-            mma(o, value_part[f], w[f][0], w[f][1]);
-#else
             mma(o, load_fragment(values, 512, me.warp * (CHUNK / 16) + f, me.lane, 8), w[f][0], w[f][1]);
-#endif
         }
         if (2 * me.t < GROUP) {
             u64* at = words + Words::PARTIAL + (index * HEAD_DIM + me.warp * 16 + me.g) * 8 + 2 * me.t;
@@ -161,9 +123,6 @@ __device__ __forceinline__ void Decoder::attend(int chunk, int kv_head, float (&
     }
 #if __CUDA_ARCH__ >= 900
     if (is_here) asm volatile("fence.proxy.async.shared::cta;" ::: "memory");   // before the ring fills these places
-#endif
-#if EARLY_KV
-    if (!is_here) return;
 #endif
     ring.release();
     ring.release();
@@ -215,7 +174,6 @@ __device__ __forceinline__ void Decoder::combine(int kv_head, int d) {
         }
     }
     __syncwarp();
-    mark(12);
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         float most = m[h];
@@ -234,8 +192,8 @@ __device__ __forceinline__ void Decoder::combine(int kv_head, int d) {
         if (me.g == 0) shared.combined[me.warp][2 * me.t + h] = make_float4(most, l[h], o[h][0], o[h][1]);
     }
     meet_workers();
-    const int head = me.thread % 8, replica = me.thread / 8;
-    if (head >= GROUP || replica >= REPLICAS) return;
+    const int head = me.thread;
+    if (head >= GROUP) return;
     float most = LOWEST, sum = 0, o0 = 0, o1 = 0;
 #pragma unroll
     for (int w = 0; w < WARPS; w++) most = fmaxf(most, shared.combined[w][head].x);
@@ -251,7 +209,7 @@ __device__ __forceinline__ void Decoder::combine(int kv_head, int d) {
     const float over = __frcp_rn(sum);
     o0 *= over;
     o1 *= over;
-    put(words + replica * Words::REPLICA + Words::ATTENDED + operand_word(k), pack(o0, o1), tag);
+    put(words + Words::ATTENDED + operand_word(k), pack(o0, o1), tag);
     if (float* to = trace(Trace::ATTENDED + k)) to[0] = o0, to[1] = o1;
 }
 

@@ -108,7 +108,6 @@ __device__ __forceinline__ uint4 load_fragment(const char* stage, int fragment_b
 __device__ __forceinline__ void grid_barrier(u32* flags, u32 tag) {
     meet_workers();
     if (threadIdx.x < 32) {
-#if FAST_BARRIER
         // All flags are asked for at once; one fence then orders what follows.
         if (threadIdx.x == 0) asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(flags + blockIdx.x), "r"(tag) : "memory");
         __syncwarp();
@@ -127,22 +126,6 @@ __device__ __forceinline__ void grid_barrier(u32* flags, u32 tag) {
             for (int i = 0; i < N; i++) is_missing |= int(seen[i] - tag) < 0;
             dog.spin();
         } while (is_missing);
-#else
-        if (threadIdx.x == 0) {
-            __threadfence();
-            asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(flags + blockIdx.x), "r"(tag) : "memory");
-        }
-        __syncwarp();
-        for (int block = threadIdx.x; block < GRID; block += 32) {
-            u32 seen;
-            Watchdog dog;
-            while (true) {
-                asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(flags + block) : "memory");
-                if (int(seen - tag) >= 0) break;
-                dog.spin();
-            }
-        }
-#endif
         __threadfence();
     }
     meet_workers();

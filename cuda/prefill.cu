@@ -10,37 +10,14 @@
 // Attention: causal within the block, over all ranks before it. A split of 64 ranks belongs to one block, each
 //   warp takes some of the group's queries, and splits are combined in a fixed order.
 #define READ_ANEW
-#ifndef LESS_SLOTS
-#define LESS_SLOTS 2
-#endif
-#define RING_SLOTS (SLOTS - LESS_SLOTS)   // the rest of shared memory holds sums
-#ifndef FAST_BARRIER
-#define FAST_BARRIER 1
-#endif
-#ifndef EARLY_SCALES
-#define EARLY_SCALES 1
-#endif
-#ifndef SWIZZLED
-#define SWIZZLED 1
-#endif
-#ifndef DOWN_AHEAD
-#define DOWN_AHEAD 1
-#endif
+#define RING_SLOTS (SLOTS - 2)   // the rest of shared memory holds sums
 #include "ring.cuh"
 #include "workspace.cuh"
 
-#ifndef PREFILL_COPIES
-#define PREFILL_COPIES 3
-#endif
-constexpr int COPIES = min_of(PREFILL_COPIES, RING_SLOTS);       // in flight in a block
-#if SWIZZLED
-constexpr int SUM_STRIDE = FRAME_TOKENS;
+constexpr int COPIES = 2;                                        // in flight in a block
+static_assert(COPIES <= RING_SLOTS, "attention reads two stages at once");
 // Where a row has its columns, so that neither writing products nor adding rows meets twice in a bank.
 __device__ __forceinline__ int sum_place(int row, int column) { return column ^ (row % 4 * 8) ^ (row / 4 % 2 * 4); }
-#else
-constexpr int SUM_STRIDE = FRAME_TOKENS + 4;                     // keeps the eight pairs of a warp in different banks
-__device__ __forceinline__ int sum_place(int, int column) { return column; }
-#endif
 constexpr int QUERIES = GROUP * FRAME_TOKENS;                    // of one KV head
 constexpr int QUERY_TILES = ceil_div(QUERIES / 8, WARPS);        // of 8 queries, a warp
 constexpr int ROUND_QUERIES = min_of(4, ceil_div(KV_HEADS * QUERIES, GRID));     // combined between two barriers
@@ -97,7 +74,7 @@ struct Shared {
     volatile int open_layer, in_flight, stop;
     int fed_layer, fed_next;    // where the first warp goes on, if no ninth one feeds the ring
     u32 n_fed;
-    alignas(16) float sums[2][WARPS][16][SUM_STRIDE];   // of the tile in hand, and of the one before
+    alignas(16) float sums[2][WARPS][16][FRAME_TOKENS];   // of the tile in hand, and of the one before
     float parts[WARPS][FRAME_TOKENS];
     float scale[FRAME_TOKENS];
 };
@@ -221,9 +198,6 @@ struct Prefiller {
     template <class M, class Finish>
     __device__ __forceinline__ void products(const Place& me, const char* operand, const char* squares, int tiles, int last_pairs, Finish finish) {
         u32 b[M::WARP_STEPS][4][2];
-#if !EARLY_SCALES
-        load_whole_operand<M>(operand, me, b);
-#else
         constexpr int N = ceil_div(GRID, WARPS);
         float square[N], sum = 0;
 #pragma unroll
@@ -242,7 +216,6 @@ struct Prefiller {
             for (int w = 0; w < WARPS; w++) sum += shared.parts[w][me.lane];
             shared.scale[me.lane] = rsqrtf(sum * (1.f / HIDDEN) + RMS_EPS);   // read after the next meeting
         }
-#endif
 #pragma unroll 1
         for (int tile = 0; tile < tiles; tile++) {
             const int pairs = tile + 1 == tiles ? last_pairs : 8;
@@ -285,24 +258,6 @@ struct Prefiller {
 #pragma unroll
         for (int d = 1; d < 8; d *= 2) square += __shfl_xor_sync(~0u, square, d);
         if (i == 0) reinterpret_cast<float*>(p.prefill + squares)[blockIdx.x * FRAME_TOKENS + token] = square;
-    }
-
-    // 1 / RMS of every token's stream, to shared.scale.
-    __device__ __forceinline__ void take_scales(size_t squares) {
-        const Place me;
-        const float* from = reinterpret_cast<const float*>(p.prefill + squares) + me.lane;
-        float sum = 0;
-#pragma unroll 4
-        for (int block = me.warp; block < GRID; block += WARPS) sum += __ldcg(from + block * FRAME_TOKENS);
-        shared.parts[me.warp][me.lane] = sum;
-        meet_workers();
-        if (me.warp == 0) {
-            sum = 0;
-#pragma unroll
-            for (int w = 0; w < WARPS; w++) sum += shared.parts[w][me.lane];
-            shared.scale[me.lane] = rsqrtf(sum * (1.f / HIDDEN) + RMS_EPS);
-        }
-        meet_workers();
     }
 
     // The stream begins with the frame's patch embeddings: pixels enter as odd integers 2 x - 255, exact in bf16.
@@ -454,7 +409,6 @@ struct Prefiller {
         for (int tile = 0; tile < Down::TILES; tile++) {
             const int pairs = Down::TILES == 1 ? Down::LAST_PAIRS : Down::tile_pairs(tile);
             float c[4][4] = {};
-#if DOWN_AHEAD
             // As soon as a step of a segment is done, the same step's operand of the next one is asked for.
             u32 b[STEPS][4][2];
             load_operand<STEPS, EXACT>(p.prefill + Prefill::GATED, base, end, me.lane, b);
@@ -471,31 +425,10 @@ struct Prefiller {
                 }
                 ring.release();
             }
-#else
-#pragma unroll 1
-            for (int segment = 0; segment < Down::SEGMENTS; segment++) {
-                u32 b[STEPS][4][2];
-                load_operand<STEPS, EXACT>(p.prefill + Prefill::GATED, base + segment * STEPS, end, me.lane, b);
-                const char* stage = ring.wait() + me.warp * (STEPS * 64) * pairs;
-#pragma unroll
-                for (int s = 0; s < STEPS; s++) {
-                    const uint4 a = load_fragment(stage, pairs * 64, s, me.lane, pairs);
-#pragma unroll
-                    for (int n = 0; n < 4; n++) mma(c[n], a, b[s][n][0], b[s][n][1]);
-                }
-                ring.release();
-            }
-#endif
             buffer ^= 1;
             leave_sums(me, c);
             meet_workers();
             add_tile(tile, pairs, Trace::OUT);
-        }
-    }
-
-    __device__ __forceinline__ void mark(int phase) const {
-        if (IS_TRACED && p.marks && threadIdx.x == 0) {
-            p.marks[((GRID + blockIdx.x) * (LAYERS + 1) + layer) * MARKS + phase] = device_time_ns();
         }
     }
 
@@ -519,11 +452,7 @@ struct Prefiller {
 #pragma unroll 1
             for (int phase = 0; phase < 3; phase++) {
                 const Place me;
-                mark(phase == 0 ? 0 : phase + 2);
                 const size_t squares = phase == 2 ? Prefill::MLP_SQUARES : Prefill::LAYER_SQUARES;
-#if !EARLY_SCALES
-                if (phase != 1) take_scales(squares);
-#endif
                 const size_t operand = phase == 0 ? Prefill::LAYER_INPUT : phase == 1 ? Prefill::ATTENDED : Prefill::MLP_INPUT;
                 const int tiles = phase == 0 ? Qkv::TILES : phase == 1 ? Output::TILES : GateUp::TILES;
                 const int last = phase == 0 ? Qkv::LAST_PAIRS : phase == 1 ? Output::LAST_PAIRS : GateUp::LAST_PAIRS;
@@ -539,23 +468,19 @@ struct Prefiller {
                 if (phase == 0) {
                     if (layer >= full_layers(p)) return true;
                     meet();
-                    mark(1);
                     attention();
                     meet();
-                    mark(2);
                     combination();
                 } else if (phase == 1) {
                     pass_on(norms + HIDDEN, Prefill::MLP_INPUT, Prefill::MLP_SQUARES);
                 } else {
                     meet();
-                    mark(5);
                     down();
                     pass_on(norms + 2 * HIDDEN, Prefill::LAYER_INPUT, Prefill::LAYER_SQUARES);
                     look_at_time(LAYERS - 1 - layer);
                 }
                 meet();
             }
-            mark(6);
             if (is_stopped()) return false;
         }
         return true;

@@ -1,8 +1,5 @@
 // Tagged words: how decoding's blocks exchange activations, each in one store and one load.
 #pragma once
-#ifndef POLLS
-#define POLLS 1
-#endif
 #include "device.cuh"
 
 // Word of the one-token operand that holds rows k and k + 1 (k even): [k-step][t][half].
@@ -52,45 +49,7 @@ __device__ __forceinline__ void take_operand(const u64* words, u32 tag, int warp
     const int n_real = EXACT ? M::WARP_STEPS * 4 : max(0, min(M::WARP_STEPS, M::K_STEPS - warp * M::WARP_STEPS)) * 4;
     const u64* from = words + size_t(warp) * M::WARP_STEPS * 8;
     ulonglong2 v[N];
-#if POLLS == 2
-    // Two polls are under way, half a round trip apart.
-    constexpr bool IS_SHORT = N <= 2;
-    if (IS_SHORT && (EXACT || n_real > 0)) {
-        ulonglong2 a[N], b[N];
-        bool is_here[N] = {};
-        auto ask = [&](ulonglong2(&x)[N]) {
-#pragma unroll
-            for (int i = 0; i < N; i++) {
-                if (!is_here[i]) x[i] = peek2(from + min(i * 32 + lane, n_real - 1) * 2);
-            }
-        };
-        auto is_whole = [&](const ulonglong2(&x)[N]) {
-            bool all = true;
-#pragma unroll
-            for (int i = 0; i < N; i++) {
-                if (!is_here[i] && has_tag(x[i].x, tag) && has_tag(x[i].y, tag)) v[i] = x[i], is_here[i] = true;
-                all = all && is_here[i];
-            }
-            return __all_sync(~0u, all);
-        };
-        Watchdog dog;
-        ask(a);
-        u32 began, now;
-        asm volatile("mov.u32 %0, %%clock;" : "=r"(began));
-        do asm volatile("mov.u32 %0, %%clock;" : "=r"(now));
-        while (now - began < 300);
-        while (true) {
-            ask(b);
-            if (is_whole(a)) break;
-            ask(a);
-            if (is_whole(b)) break;
-            dog.spin();
-        }
-    }
-#else
-    constexpr bool IS_SHORT = false;
-#endif
-    if (!IS_SHORT && (EXACT || n_real > 0)) {
+    if (EXACT || n_real > 0) {
         bool is_whole;
         Watchdog dog;
 #pragma unroll

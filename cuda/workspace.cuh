@@ -2,16 +2,6 @@
 #pragma once
 #include "geometry.cuh"
 
-
-// Copies of the words that every block reads, so that their readers do not all meet at the same places of L2: one
-// for each group of lanes that can write them at once, four at most.
-__host__ __device__ constexpr int power_of_two(int n) { return n <= 1 ? 1 : 2 * power_of_two((n + 1) / 2); }
-constexpr int PAIR_LANES = power_of_two(max_of(max_of(Output::BLOCK_PAIRS, Qkv::BLOCK_PAIRS), 8));
-#ifndef MOST_REPLICAS
-#define MOST_REPLICAS 4
-#endif
-constexpr int REPLICAS = max_of(1, min_of(MOST_REPLICAS, 32 / PAIR_LANES));
-
 // Tagged words (64 bit) of decoding, by offset.
 struct Words {
     static constexpr size_t MLP_INPUT = 0;                                            // operand words, K = HIDDEN
@@ -21,8 +11,7 @@ struct Words {
     static constexpr size_t QUERY = LAYER_SQUARES + even(GRID);                       // [kv head][k-step][lane][2]
     static constexpr size_t TOKEN_KV = QUERY + KV_HEADS * HEAD_DIM * 4;               // [kv head][key, value][HEAD_DIM/2]
     static constexpr size_t ATTENDED = TOKEN_KV + KV_HEADS * HEAD_DIM;                // operand words, K = QUERY_SIZE
-    static constexpr size_t REPLICA = (ATTENDED + QUERY_SIZE / 2 + 15) / 16 * 16;     // words so far; a copy of them follows
-    static constexpr size_t PARTIAL = REPLICAS * REPLICA;                             // [split][dimension][8 heads]
+    static constexpr size_t PARTIAL = ATTENDED + QUERY_SIZE / 2;                      // [split][dimension][8 heads]
     static constexpr size_t PARTIAL_SUM = PARTIAL + size_t(CHUNKS) * KV_HEADS * HEAD_DIM * 8;  // [split][8 heads][m, l]
     static constexpr size_t GATED = PARTIAL_SUM + size_t(CHUNKS) * KV_HEADS * 16;     // operand words, K = INTERMEDIATE
     static constexpr size_t LOGITS = GATED + INTERMEDIATE / 2;   // [ACTION_ROWS]
@@ -61,8 +50,6 @@ struct Trace {
     static constexpr int SIZE = OUT + HIDDEN;
 };
 
-constexpr int MARKS = 16;   // times of a block and layer, at most
-
 #ifdef TRACED
 constexpr bool IS_TRACED = true;
 #else
@@ -97,5 +84,4 @@ struct Arguments {
     Result* result;                  // page-locked
     float* trace;                    // Trace of the decoded tokens (built with TRACED)
     float* prefill_trace;            // Trace of the block's tokens (built with TRACED)
-    u64* marks;                      // [decode step 1, prefill][GRID][LAYERS + 1][MARKS] device times of phases (TRACED)
 };
