@@ -76,6 +76,7 @@ __device__ __forceinline__ void peek_squares(const u64* from, int lane, u64 (&sq
 }
 
 // 1 / RMS of the stream from the blocks' sums of squares, looked at once before; -1 if block 0 stopped the pass.
+// Asking again for those that were there already is safe: none is written before this block has put its next one.
 __device__ __forceinline__ float take_scale(const u64* from, u32 tag, int lane, u64 (&square)[N_SQUARES]) {
     Watchdog dog;
     while (true) {
@@ -380,6 +381,12 @@ struct Decoder {
         }
     }
 
+    // Steps write the layers' words to two copies in turn, since the head waits for its rows' owners alone: a block
+    // without any may read a step's last words when others begin the next. Whoever begins step s took all blocks' squares
+    // in step s - 1, each put after its block ended step s - 2 and with it the reading of the copy that s writes.
+    __device__ __forceinline__ int layer_input() const { return int(Words::LAYER_INPUT) + step % 2 * (HIDDEN / 2); }
+    __device__ __forceinline__ int layer_squares() const { return int(Words::LAYER_SQUARES) + step % 2 * int(Words::SQUARES_SIZE); }
+
     // One token through all layers and the head. False if the pass was stopped.
     __device__ __forceinline__ bool run_step() {
         rank = first_rank + step;
@@ -394,7 +401,7 @@ struct Decoder {
                 x1 = high_of(both);
             }
         }
-        pass_on(weight, Words::LAYER_INPUT, Words::LAYER_SQUARES, true);
+        pass_on(weight, layer_input(), layer_squares(), true);
 #pragma unroll 1
         for (layer = 0;; layer++) {
             const float* norms = p.norms + size_t(2 * layer) * HIDDEN;
@@ -405,7 +412,7 @@ struct Decoder {
                 Projection which;
                 u32 its_tag = tag;
                 if (phase == 0) {
-                    which = {int(Words::LAYER_INPUT), int(Words::LAYER_SQUARES), Qkv::TILES, Qkv::LAST_PAIRS};
+                    which = {layer_input(), layer_squares(), Qkv::TILES, Qkv::LAST_PAIRS};
                     if (layer == LAYERS) which.tiles = Head::TILES, which.last_pairs = Head::LAST_PAIRS;
                     its_tag = before;
                 } else if (phase == 1) {
@@ -439,7 +446,7 @@ struct Decoder {
                     const float2 weight = norm_weights(norms + 2 * HIDDEN);
                     down();
                     layers_left--;
-                    add_to_stream(Trace::OUT, weight, Words::LAYER_INPUT, Words::LAYER_SQUARES, true);
+                    add_to_stream(Trace::OUT, weight, layer_input(), layer_squares(), true);
                 }
             }
         }

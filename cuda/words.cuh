@@ -9,8 +9,8 @@ __device__ __forceinline__ int operand_word(int k) {
 
 // Tagged words: 32 bits of data and the tag of their layer in one 64-bit access. The reader polls the data
 // itself, so that a value crosses the device in one store and one load, with no fence, flag or atomic.
-// A word is written again only after every block has read it: in each layer every block needs a word of
-// every other (the sums of squares), twice.
+// A word is written again only after every block has read it: between the two its writer needs a word of every block
+// (the sums of squares, twice a layer) that was put after the reading. For the head see `layer_input` in decode.cu.
 __device__ __forceinline__ void put(u64* at, u32 data, u32 tag) {
     asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(at), "l"((u64(tag) << 32) | data) : "memory");
 }

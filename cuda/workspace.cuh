@@ -4,11 +4,12 @@
 
 // Tagged words (64 bit) of decoding, by offset.
 struct Words {
+    static constexpr size_t SQUARES_SIZE = ceil_div(GRID, 16) * 16;                   // what follows begins a line
     static constexpr size_t MLP_INPUT = 0;                                            // operand words, K = HIDDEN
-    static constexpr size_t LAYER_INPUT = MLP_INPUT + HIDDEN / 2;                     // likewise
-    static constexpr size_t MLP_SQUARES = LAYER_INPUT + HIDDEN / 2;                   // [GRID] sums of squares
-    static constexpr size_t LAYER_SQUARES = MLP_SQUARES + even(GRID);                 // [GRID]
-    static constexpr size_t QUERY = LAYER_SQUARES + even(GRID);                       // [kv head][k-step][lane][2]
+    static constexpr size_t LAYER_INPUT = MLP_INPUT + HIDDEN / 2;                     // [step % 2] likewise
+    static constexpr size_t MLP_SQUARES = LAYER_INPUT + 2 * (HIDDEN / 2);             // [GRID] sums of squares
+    static constexpr size_t LAYER_SQUARES = MLP_SQUARES + SQUARES_SIZE;               // [step % 2][GRID]
+    static constexpr size_t QUERY = LAYER_SQUARES + 2 * SQUARES_SIZE;                 // [kv head][k-step][lane][2]
     static constexpr size_t TOKEN_KV = QUERY + KV_HEADS * HEAD_DIM * 4;               // [kv head][key, value][HEAD_DIM/2]
     static constexpr size_t ATTENDED = TOKEN_KV + KV_HEADS * HEAD_DIM;                // operand words, K = QUERY_SIZE
     static constexpr size_t PARTIAL = ATTENDED + QUERY_SIZE / 2;                      // [split][dimension][8 heads]
