@@ -7,9 +7,9 @@
 // Bound by: device memory. A step reads every weight and every valid key and value once. The weight ring runs
 //   ahead through the six exchanges of a layer (QKV, split attention, combination, output, gate/up, down), so
 //   their latency costs nothing as long as they take less time than the ring takes to fill.
-// Order of summation: k-steps within a warp (every fourth together), then warps 0..7; splits of 64 ranks at fixed
-//   ranks, combined in a fixed tree. A token is column 0 of an n = 8 product, so several tokens in the other
-//   columns would give the same bits; rows are independent, so any grid does.
+// Order of summation: k-steps within a warp (every fourth of a tile together, in down every fourth of each stage),
+//   then warps 0..7; splits of 64 ranks at fixed ranks, combined in a fixed tree. Grid and stage bytes decide down's
+//   stages, and nothing else of it. A token is column 0 of an n = 8 product: several in the others, the same bits.
 #define READ_ANEW
 #include "ring.cuh"
 #include "words.cuh"
