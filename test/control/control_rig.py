@@ -132,7 +132,7 @@ class Rig:
             self.frames,
             FrameMemory(n_slots, len(self.policy.dimensions), make_policy(eviction), INFO.embedding_size),
             ActionPlanner(self.policy, ActionConfig(period_ns=PERIOD)),
-            Admission(AdmissionConfig(ema_alpha=0.2, decay=0.9, probe_after_ticks=8)),
+            Admission(AdmissionConfig(ema_alpha=0.2, decay=0.9, probe_after_ticks=8, estimator="ema")),
             self.faults.append,
         )
         self.sink = Sink(self.clock)
