@@ -21,6 +21,7 @@ from vla_edge_ros.control.events import (
     ResetMemory,
     Retune,
 )
+from vla_edge_ros.control.promise import Promise
 from vla_edge_ros.control.record import TickRecord, WorkTimes
 from vla_edge_ros.control.schedule import TickSchedule, TickTimes
 from vla_edge_ros.control.sink import Sink
@@ -90,6 +91,7 @@ class Controller:
         self.planner = planner
         self.admission = admission
         self.totals = Totals()
+        self.promise = Promise()
         self.decision_counts = dict.fromkeys(Decision, 0)
         self.last_record: TickRecord | None = None
         self._clock = clock
@@ -323,14 +325,13 @@ class Controller:
             return Decision.HOLD_BUSY, f"an earlier {self._in_flight.kind} still runs"
         if self._prompt_slots is None:
             return Decision.HOLD_BUSY, "no instruction has arrived"
-        verdict = self.admission.ask(now_ns, times.cutoff_ns)
+        verdict = self.admission.ask(now_ns, times.cutoff_ns, self.memory.context_tokens)
         record.predicted_ns = verdict.predicted_ns
+        record.predicted_by_stage = verdict.predicted_by_stage
+        record.allowance_ns = verdict.allowance_ns
         record.is_probe = verdict.is_probe
         if not verdict.is_admitted:
-            return Decision.HOLD_REFUSED, (
-                f"a pass needs {verdict.predicted_ns / 1e6:.1f} ms, "
-                f"{(times.cutoff_ns - now_ns) / 1e6:.1f} ms are left"
-            )
+            return Decision.HOLD_REFUSED, verdict.refusal
         return None
 
     def _fill_prompt(self, now_ns: int) -> None:
@@ -420,6 +421,8 @@ class Controller:
         record.retained_frames = len(self.memory.frames)
         action = self.planner.last_action
         record.action = None if action is None else action.tolist()
+        self.admission.settle(record.is_miss)
+        self.promise.count(record, self.admission.config.target_miss_rate)
         sink.tick(record)
         record.published_ns = self._clock.now_ns()
         record.is_late = record.published_ns > times.effect_ns

@@ -5,8 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypedDict
 
-from vla_edge_ros.control.record import TickRecord, WorkTimes
-from vla_edge_ros.engine.interface import StageTimes
+from vla_edge_ros.control.record import TickRecord, WorkTimes, work_times
 from vla_edge_ros.errors import UserError
 from vla_edge_ros.evaluation.json_shape import WrongShape, check
 from vla_edge_ros.evaluation.playback import Lap
@@ -177,7 +176,7 @@ class RecordedRun:
     def service(self) -> dict[int, WorkTimes]:
         """The times of each piece of work by its id."""
         return {
-            work["work_id"]: WorkTimes(**(work | {"stages": StageTimes(**work["stages"])}))
+            work["work_id"]: work_times(work)
             for tick in self.ticks
             for work in tick["work"]
         }

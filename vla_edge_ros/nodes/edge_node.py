@@ -210,7 +210,7 @@ class EdgeNode(LifecycleNode):
         if values["control.record_path"]:
             run = {"parameters": values, "engine": settings.describe_engine(values, info)}
             self._recorder = self._keep(Recorder(Path(values["control.record_path"]), run))
-        self._sink = RosSink(self, policy.groups, self._recorder)
+        self._sink = RosSink(self, policy.groups, self._recorder, self._controller.promise)
         self._releases.append(self._sink.destroy)
         self._subscribe(values)
         self._report(info)
