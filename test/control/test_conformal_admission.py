@@ -180,10 +180,9 @@ def test_the_prediction_is_by_stage_and_adds_up():
 
 def test_what_the_context_costs_is_learned_and_used_where_memory_is_emptied():
     gate = admission()
-    for lap in range(4):
-        for frame in range(100):
-            tokens = 32 * frame
-            run_tick(gate, 5.0 + 0.008 * tokens, tokens)
+    for tick in range(400):
+        tokens = 32 * (tick % 100)
+        run_tick(gate, 5.0 + 0.008 * tokens, tokens)
     predicted_ms = [gate.predict(tokens) / MS for tokens in (0, 1600, 3200)]
     assert predicted_ms == pytest.approx([5.0, 17.8, 30.6], abs=1.0)
 

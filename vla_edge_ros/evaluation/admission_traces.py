@@ -111,9 +111,7 @@ def _regimes(rng: np.random.Generator, n: int) -> Trace:
 
 
 def _tight(rng: np.random.Generator, n: int) -> Trace:
-    return _with_hiccups(
-        _normal(rng, np.full(n, 28.5), 0.25), rng.random(n) < 0.0005, np.full(n, 0.0005)
-    )
+    return _with_hiccups(_normal(rng, np.full(n, 28.5), 0.25), rng.random(n) < 0.0005, np.full(n, 0.0005))
 
 
 def _growing_context(rng: np.random.Generator, n: int) -> Trace:

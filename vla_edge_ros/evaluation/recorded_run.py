@@ -175,11 +175,7 @@ class RecordedRun:
 
     def service(self) -> dict[int, WorkTimes]:
         """The times of each piece of work by its id."""
-        return {
-            work["work_id"]: work_times(work)
-            for tick in self.ticks
-            for work in tick["work"]
-        }
+        return {work["work_id"]: work_times(work) for tick in self.ticks for work in tick["work"]}
 
     def check_replayable(self) -> None:
         """Raises UserError where something happened that a replay cannot repeat, or was not recorded."""
