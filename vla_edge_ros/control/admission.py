@@ -52,7 +52,7 @@ class Admission:
         return verdict
 
     def observe(self, stages: StageTimes, total_ns: int) -> None:
-        """Learn from the pass that was admitted last, late ones included; `total_ns` from submission to end."""
+        """Learn from the pass that was admitted last, in time or late; `total_ns` from submission to end."""
         self._rule.observe(stages, total_ns, self._context_tokens, self.config)
 
     def settle(self, is_miss: bool) -> None:

@@ -1,8 +1,8 @@
 """The admission rule that keeps a promise: misses per tick stay at or below a stated rate.
 
 A pass is begun where its predicted time and an allowance fit the time left. The allowance is the account of
-misses times the spread of the prediction: a miss widens it by one spread, a tick narrows it by the target rate
-of one, and a full account refuses everything. docs/admission.md derives the bound that this keeps.
+misses times the spread of the prediction: a miss widens it by one spread, a tick narrows it by the target
+rate of one, and a full account refuses everything. docs/admission.md derives the bound that this keeps.
 """
 
 from vla_edge_ros.control.latency_model import LatencyModel
@@ -42,7 +42,7 @@ class ConformalRule:
     def age(self, config: AdmissionConfig) -> None:
         earning_ticks = max(SHORTEST_HALF_LIFE_TICKS, 1 / config.target_miss_rate)
         fullness = self._account.fullness
-        # The cube keeps tries frequent up to half an account, and rare beyond: the best of a few by simulation.
+        # The cube keeps tries frequent up to half an account and rare beyond: found by simulation.
         slack_ticks = (earning_ticks - SHORTEST_HALF_LIFE_TICKS) * fullness * fullness * fullness
         half_life_ticks = SHORTEST_HALF_LIFE_TICKS + slack_ticks
         self._model.age(half_life_ticks)

@@ -1,7 +1,7 @@
 """How long the next pass will take, stage by stage, given how many tokens it attends to.
 
-Each stage is affine in the context: the attention part grows with the retained tokens, the rest does not. Only
-+, -, x and / are used, so that a replay computes the same predictions on every machine.
+Each stage is affine in the context: the attention part grows with the retained tokens, the rest does not.
+Only +, -, x and / are used, so that a replay computes the same predictions on every machine.
 """
 
 from vla_edge_ros.engine.interface import STAGES, StageTimes
@@ -34,7 +34,7 @@ def durations_by_stage(stages: StageTimes, total_ns: int) -> dict[str, int]:
 class _Stage:
     """Level, long-run mean and slope of one stage, in nanoseconds and context tokens."""
 
-    __slots__ = ("_samples", "_mean_ns", "_mean_tokens", "_slope", "_n")
+    __slots__ = ("_mean_ns", "_mean_tokens", "_n", "_samples", "_slope")
 
     def __init__(self) -> None:
         self._samples: list[tuple[int, int]] = []
@@ -72,8 +72,8 @@ class _Stage:
 class LatencyModel:
     """Predicts the next pass from those before it.
 
-    The level follows at once where the machine changes its pace, and ignores a single hiccup. Where nothing is
-    measured, `age` moves the prediction from the level down to the long-run mean.
+    The level follows at once where the machine changes its pace, and ignores a single hiccup. Where nothing
+    is measured, `age` moves the prediction from the level down to the long-run mean.
     """
 
     def __init__(self) -> None:

@@ -29,9 +29,9 @@ class Ema:
 class EmaRule:
     """The rule of the reference architecture (vla-edge-backend): running means of prefill and decode.
 
-    Two things differ, because the reference refuses for ever after one slow sample: the elapsed time is the real
-    one, and the estimate ages. A third mean, `transfer`, is of everything else between submitting a pass and
-    its end. The way back of a result is a matter of the margin.
+    Two things differ, because the reference refuses for ever after one slow sample: the elapsed time is the
+    real one, and the estimate ages. A third mean, `transfer`, is of everything else between submitting a pass
+    and its end. The way back of a result is a matter of the margin.
     """
 
     def __init__(self) -> None:

@@ -1,8 +1,8 @@
 """How many misses the promise has been charged with: the number that bounds misses per tick."""
 
 MOST_MISSES = 16
-"""With so many on the account no pass is begun, not even a probe. It leaves room for a burst in a machine that
-misses less than the target, and costs 1.7 % of 0.1 % in 10^6 ticks."""
+"""With so many on the account no pass is begun, not even a probe. It leaves room for a burst in a machine
+that misses less than the target, and costs 1.7 % of 0.1 % in 10^6 ticks."""
 
 
 class MissAccount:

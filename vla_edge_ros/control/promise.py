@@ -101,8 +101,8 @@ class Promise:
         low, high = self.miss_interval()
         blamed = f", most by {self.blame.most_common(1)[0][0]}" if self.blame else ""
         return (
-            f"{self.misses:,} misses in {self.ticks:,} ticks: {100 * self.miss_rate:.3f} % (95 % Wilson interval "
-            f"{100 * low:.3f} to {100 * high:.3f} %), target {100 * self.target:g} %{blamed}"
+            f"{self.misses:,} misses in {self.ticks:,} ticks: {100 * self.miss_rate:.3f} % (95 % Wilson "
+            f"interval {100 * low:.3f} to {100 * high:.3f} %), target {100 * self.target:g} %{blamed}"
         )
 
 

@@ -11,9 +11,9 @@ class AdmissionConfig:
     """
     ema_alpha: rule `ema`: weight of a new sample, in (0, 1].
     decay: rule `ema`: factor on the estimate for each refused tick, in (0, 1].
-    probe_after_ticks: rules `ema` and `fixed`: after this many refusals in a row one pass is admitted whatever
-        the estimate says.
-    estimator: the rule: conformal, ema or fixed. It is chosen once; changing it in a running loop has no effect.
+    probe_after_ticks: rules `ema` and `fixed`: after this many refusals in a row one pass is admitted
+        whatever the estimate says.
+    estimator: the rule: conformal, ema or fixed. It is chosen once, not in a running loop.
     target_miss_rate: rule `conformal`: misses per tick that are kept, in (0, 0.5).
     """
 
@@ -50,7 +50,7 @@ class Rule(Protocol):
     """Decides whether a pass fits; it is told of every tick's end, and of every pass's."""
 
     def judge(self, budget_ns: int, context_tokens: int, n_refused: int, config: AdmissionConfig) -> Verdict:
-        """Of a pass that attends to `context_tokens`, with `budget_ns` left and `n_refused` refusals in a row."""
+        """Of a pass that attends to `context_tokens`, with `budget_ns` left, after `n_refused` in a row."""
 
     def age(self, config: AdmissionConfig) -> None:
         """A pass was refused."""

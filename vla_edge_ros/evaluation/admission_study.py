@@ -71,7 +71,7 @@ def study(name: str, n_ticks: int) -> list[dict]:
 
 
 def best_ema(name: str, target: float) -> dict:
-    """Of EMA_GRID, the goodput of the best that misses no more than `target`; beside it that of `conformal`."""
+    """The goodput of the best of EMA_GRID that misses no more than `target`, and that of `conformal`."""
     trace = make_trace(name, EMA_TICKS)
     best = None
     for alpha, decay, probe_after in EMA_GRID:

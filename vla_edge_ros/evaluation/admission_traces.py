@@ -29,7 +29,7 @@ class Trace:
     context_tokens: np.ndarray
 
     def causal_goodput(self, target: float) -> float:
-        """FRESH per tick that no rule can beat that misses `target` per tick and sees only the state, in advance.
+        """FRESH per tick that no rule can beat that misses `target` per tick and is told the state.
 
         It begins the passes with the smallest probability of a miss, as many as the target pays for. That
         a late pass keeps the engine busy is not charged to it.

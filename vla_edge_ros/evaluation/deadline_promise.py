@@ -1,6 +1,6 @@
 """The tightest deadline that this machine can promise: measured with the real engine, tick by tick.
 
-The statistics take ticks for exchangeable: what is promised holds for a machine that goes on as it was measured.
+The statistics take ticks for exchangeable: a promise holds for a machine that goes on as it was measured.
 """
 
 import math
@@ -32,7 +32,7 @@ _PROMPT_TOKENS = 20
 @dataclass(frozen=True, slots=True)
 class Promisable:
     """
-    rate: misses per tick that can be promised, the one asked for or, with too few ticks, the best that n show.
+    rate: misses per tick that can be promised: the one asked for or, with too few ticks, the best they show.
     time_ns: from a tick's start to the end of its pass; no more than `rate` of ticks take longer.
     n, exceeded: ticks measured, and how many of them took longer.
     """
@@ -51,8 +51,8 @@ def ticks_to_certify(rate: float) -> int:
 def promisable(times_ns: Sequence[int], rate: float) -> Promisable:
     """The shortest time of which `times_ns` show at 95 % that at most `rate` of ticks exceed it.
 
-    An order statistic: the k largest may be left out where as few as k of n above the limit are unlikely under
-    `rate` (Clopper and Pearson 1934). With fewer ticks than even k = 0 needs, the rate is what n ticks show.
+    An order statistic: the k largest may be left out where as few as k of n above the limit are unlikely
+    under `rate` (Clopper and Pearson 1934). With fewer ticks than k = 0 needs, the rate is what n ticks show.
     Raises ValueError without times.
     """
     if not times_ns:
@@ -74,10 +74,10 @@ def promisable(times_ns: Sequence[int], rate: float) -> Promisable:
 def measure(parameters: Parameters, seconds: float) -> list[int]:
     """Nanoseconds from each tick's start to the end of its pass as the control thread sees it.
 
-    The engine of the parameters runs in its own process at full memory, on new frames at the control period. A
-    pass that overruns its tick delays the following ones' starts, which is not counted against them. The first
-    pass at full memory is left out: it may be cold. Priority is that of the node, where the system grants it.
-    Raises UserError where the engine fails.
+    The engine of the parameters runs in its own process at full memory, on new frames at the control period.
+    A pass that overruns its tick delays the starts of the following ones, which is not counted against them.
+    The first pass at full memory is left out: it may be cold. Priority is that of the node, where the system
+    grants it. Raises UserError where the engine fails.
     """
     with ThreadPoolExecutor(1) as pool:
         if parameters["control.priority"]:
@@ -130,9 +130,9 @@ def in_words(found: Promisable, times_ns: Sequence[int], parameters: Parameters)
     is_certified = found.rate <= wanted
     more = "" if is_certified else f"; {100 * wanted:g} % takes {needed:,} ticks: --seconds {seconds + 1}"
     text = (
-        f"{deadline_ms:.1f} ms, missed in at most {100 * found.rate:.2g} % of ticks (95 %; {found.n:,} ticks, "
-        f"{found.exceeded} longer): a pass takes p50 {ms['p50']:.1f}, p99 {ms['p99']:.1f}, max {ms['max']:.1f} ms, "
-        f"the margin {margin_ms:g} ms{more}"
+        f"{deadline_ms:.1f} ms, missed in at most {100 * found.rate:.2g} % of ticks "
+        f"(95 %; {found.n:,} ticks, {found.exceeded} longer): a pass takes p50 {ms['p50']:.1f}, "
+        f"p99 {ms['p99']:.1f}, max {ms['max']:.1f} ms, the margin {margin_ms:g} ms{more}"
     )
     return deadline_ms <= parameters["control.deadline_ms"], text
 

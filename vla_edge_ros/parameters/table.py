@@ -149,8 +149,8 @@ ADMISSION = (
     Parameter(
         "admission.decay",
         0.9,
-        "`ema`: factor on the predicted time at each refused tick, so that one slow pass cannot refuse for ever. "
-        "1: no ageing, only the probe below ends a run of refusals.",
+        "`ema`: factor on the predicted time at each refused tick, so that one slow pass cannot refuse for "
+        "ever. 1: no ageing, only the probe below ends a run of refusals.",
         minimum=0.1,
         maximum=1.0,
         is_live=True,
@@ -158,8 +158,8 @@ ADMISSION = (
     Parameter(
         "admission.probe_after_ticks",
         8,
-        "`ema`, `fixed`: after so many refusals in a row the next tick is admitted whatever is predicted. The "
-        "default comes before the hold timeout of `actions.max_hold_ms`.",
+        "`ema`, `fixed`: after so many refusals in a row the next tick is admitted whatever is predicted. "
+        "The default comes before the hold timeout of `actions.max_hold_ms`.",
         unit="ticks",
         minimum=1,
         maximum=1000,
