@@ -103,7 +103,7 @@ class Sink:
 class Rig:
     """frames_ms: when frames arrive (capture = receipt), in ms after S_0.
 
-    policy: a policy, or the name of a bundled one. eviction: the name of an eviction policy.
+    policy: a policy, or the name of a bundled one. eviction: the name of an eviction policy. admission: of a rule.
     """
 
     def __init__(
@@ -114,6 +114,7 @@ class Rig:
         policy="demo_arm",
         n_slots=1024,
         eviction="fifo",
+        admission="ema",
         **config,
     ):
         frames_ms = np.arange(1, 5000, 16.67) if frames_ms is None else frames_ms
@@ -132,7 +133,7 @@ class Rig:
             self.frames,
             FrameMemory(n_slots, len(self.policy.dimensions), make_policy(eviction), INFO.embedding_size),
             ActionPlanner(self.policy, ActionConfig(period_ns=PERIOD)),
-            Admission(AdmissionConfig(ema_alpha=0.2, decay=0.9, probe_after_ticks=8, estimator="ema")),
+            Admission(AdmissionConfig(ema_alpha=0.2, decay=0.9, probe_after_ticks=8, estimator=admission)),
             self.faults.append,
         )
         self.sink = Sink(self.clock)

@@ -59,6 +59,7 @@ def _with_hiccups(trace: Trace, is_slow: np.ndarray, probability: np.ndarray) ->
 def _spells(rng: np.random.Generator, n: int, usual_ticks: int, slow_ticks: int) -> np.ndarray:
     """(n,) bool, true in slow spells; the lengths of both kinds are geometric around the given means."""
     lengths = rng.geometric(np.tile([1 / usual_ticks, 1 / slow_ticks], n // usual_ticks + 2))
+    lengths[-1] += n
     return np.repeat(np.arange(len(lengths)) % 2 == 1, lengths)[:n]
 
 

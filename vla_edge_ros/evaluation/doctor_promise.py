@@ -34,7 +34,7 @@ def gpu_processes() -> tuple[bool, str]:
 
 def measure_promise(parameters: Mapping[str, object], seconds: float, checks: list[Check]) -> Check:
     """The tightest deadline that can be promised, with the engine that `parameters` name."""
-    name, other = "tightest deadline", "choose an engine that runs: --param engine.model=tiny"
+    name = "tightest deadline"
     try:
         times_ns = deadline_promise.measure(parameters, seconds)
     except UserError as error:
