@@ -73,7 +73,7 @@ COMMANDS = {
     ),
     "doctor": Command(
         "vla_edge_ros.evaluation.doctor",
-        "say what on this machine stands in the way, and what to do about it",
+        "say what on this machine stands in the way, and which deadline it can promise",
         "Looks at Python, ROS, the Fast DDS profile, real-time priority, memory locking and the engines.",
         ("vla-edge doctor",),
     ),
