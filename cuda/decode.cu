@@ -106,6 +106,8 @@ struct Decoder {
     FedRing ring;
     u64* words;
     u64 abort_ns;
+    u32 layer_ns;       // what a layer takes at least
+    int layers_left;    // of all steps
     float x0, x1;       // stream rows of the pair of threads < Output::BLOCK_PAIRS
     u32 tag;            // of this layer's words
     int first_rank;     // of the decoded tokens
@@ -294,7 +296,7 @@ struct Decoder {
 
         // Every warp weighs all ranks of the split for head g: [k-step][rank 2t, 2t + 1, 2t + 8, 2t + 9].
         const float unit = LOG2E * rsqrtf(float(HEAD_DIM));
-        const int n_ranks = rank + 1 - chunk * CHUNK;
+        const int n_ranks = is_lost(chunk) ? 0 : rank + 1 - chunk * CHUNK;
         float s[CHUNK / 16][4], top = LOWEST;
 #pragma unroll
         for (int f = 0; f < CHUNK / 16; f++) {
@@ -434,7 +436,7 @@ struct Decoder {
     }
 
     // Passes the stream on: the next norm's operand, and the block's part of the sum of squares. Block 0 stops the
-    // pass after a layer by a negative part: every block reads it at the same place.
+    // pass before a step or after a layer by a negative part: every block reads it at the same place.
     __device__ __forceinline__ void pass_on(const float2& weight, int operand, int squares, bool may_stop) {
         const Place me;
         constexpr int BUSY_WARPS = ceil_div(Output::BLOCK_PAIRS, 32);
@@ -453,7 +455,7 @@ struct Decoder {
             }
         }
         if (me.thread == 0) {
-            if (may_stop && blockIdx.x == 0 && device_time_ns() > abort_ns) square = -1.f;
+            if (may_stop && blockIdx.x == 0 && is_too_late(abort_ns, layers_left, layer_ns)) square = -1.f;
             put(words + squares + blockIdx.x, __float_as_uint(square), tag);
         }
     }
@@ -559,7 +561,7 @@ struct Decoder {
                 x1 = high_of(both);
             }
         }
-        pass_on(weight, Words::LAYER_INPUT, Words::LAYER_SQUARES, false);
+        pass_on(weight, Words::LAYER_INPUT, Words::LAYER_SQUARES, true);
 #pragma unroll 1
         for (layer = 0;; layer++) {
             const float* norms = p.norms + size_t(2 * layer) * HIDDEN;
@@ -607,6 +609,7 @@ struct Decoder {
                     mark(5);
                     const float2 weight = norm_weights(norms + 2 * HIDDEN);
                     down();
+                    layers_left--;
                     add_to_stream(Trace::OUT, weight, Words::LAYER_INPUT, Words::LAYER_SQUARES, true);
                     mark(6);
                 }
@@ -641,7 +644,8 @@ extern "C" __global__ void __launch_bounds__(THREADS + 32, 1) decode(const __gri
         return;
     }
 
-    Decoder decoder{p, shared, ring, p.words, command->abort_ns, 0, 0, command->epoch, first_rank, n_chunks};
+    Decoder decoder{p, shared, ring, p.words, command->abort_ns, command->decode_layer_ns, n_steps * LAYERS,
+                    0, 0, command->epoch, first_rank, n_chunks};
     decoder.row = decoder.buffer = 0;
     bool is_stopped = false;
 #pragma unroll 1

@@ -13,6 +13,11 @@ __device__ __forceinline__ u64 device_time_ns() {
     return t;
 }
 
+// Whether `left` layers of at least `layer_ns` each cannot end by `end_ns` any more (all ones: never).
+__device__ __forceinline__ bool is_too_late(u64 end_ns, u32 left, u32 layer_ns) {
+    return device_time_ns() + u64(left) * layer_ns > end_ns;
+}
+
 // A wait for another block or for memory ends after about a second in a trap: a lost block must end the process,
 // not hang the GPU.
 struct Watchdog {

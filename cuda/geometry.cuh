@@ -13,6 +13,7 @@
 // and columns 2t, 2t + 8 (+1) with g = lane / 4, t = lane % 4. A tile of p < 8 pairs stores only lanes g < p.
 #pragma once
 #include <cuda_bf16.h>
+#include <stddef.h>
 #include <stdint.h>
 
 using u32 = uint32_t;
@@ -106,11 +107,13 @@ struct Command {
     uint32_t is_void;          // set by `fetch` if there is no whole frame: the pass ends at once
     uint32_t is_aborted;       // set by the kernel that met the abort time
     uint32_t frame_index;
-    uint64_t abort_ns;         // device time (globaltimer) after which work stops; all ones: never
-    uint64_t reserved;
+    uint64_t abort_ns;         // device time (globaltimer) by which the pass must end; all ones: never
+    uint32_t prefill_layer_ns; // what a layer that is still to come takes at least, in prefill and in a decode
+    uint32_t decode_layer_ns;  // step: the pass stops after a layer as soon as the layers left do not fit
     int32_t token_slots[FRAME_TOKENS];
     int32_t context_slots[N_SLOTS];
 };
+static_assert(offsetof(Command, token_slots) == 48, "command_dtype in engine/cuda/kernels.py has other fields");
 constexpr uint32_t EPOCHS = 512;                               // > 6 barriers a layer, > MAX_STEPS * (LAYERS + 1)
 static_assert(MAX_STEPS * (LAYERS + 2) < EPOCHS && 6 * LAYERS + 8 < EPOCHS, "tags of two passes would meet");
 

@@ -344,7 +344,8 @@ struct Prefiller {
 #pragma unroll
         for (int n = 0; n < QUERY_TILES; n++) {
             const int query = (first_tile + n) * 8 + 2 * me.t;
-            const int n_ranks = n_context + query % FRAME_TOKENS + 1 - chunk * CHUNK;   // seen by the first column
+            const int n_ranks =   // seen by the first column
+                is_lost(chunk) ? -1 : n_context + query % FRAME_TOKENS + 1 - chunk * CHUNK;
             float top[2] = {LOWEST, LOWEST}, sum[2] = {};
 #pragma unroll
             for (int m = 0; m < CHUNK / 16; m++) {
@@ -574,8 +575,19 @@ struct Prefiller {
         }
     }
 
-    // All layers. False if block 0 found the pass late after one of them.
-    __device__ __forceinline__ bool run(int full_layers, u64 abort_ns) {
+    // Block 0 tells all blocks, at their next meeting, to stop if what remains cannot end in time.
+    __device__ __forceinline__ void look_at_time(int layers_left) const {
+        if (blockIdx.x != 0 || threadIdx.x != 0) return;
+        Command& command = *p.command;
+        const u64 steps_ns = u64(command.n_steps) * LAYERS * command.decode_layer_ns;
+        if (is_too_late(command.abort_ns - min(command.abort_ns, steps_ns), layers_left, command.prefill_layer_ns)) {
+            command.is_aborted = 1;
+        }
+    }
+    __device__ __forceinline__ bool is_stopped() const { return __ldcg(&p.command->is_aborted); }
+
+    // All layers. False if the pass was stopped after one of them.
+    __device__ __forceinline__ bool run(int full_layers) {
 #pragma unroll 1
         for (layer = 0; layer < LAYERS; layer++) {
             const float* norms = p.norms + size_t(2 * layer) * HIDDEN;
@@ -612,12 +624,12 @@ struct Prefiller {
                     mark(5);
                     down();
                     pass_on(norms + 2 * HIDDEN, Prefill::LAYER_INPUT, Prefill::LAYER_SQUARES);
-                    if (blockIdx.x == 0 && threadIdx.x == 0 && device_time_ns() > abort_ns) p.command->is_aborted = 1;
+                    look_at_time(LAYERS - 1 - layer);
                 }
                 meet();
             }
             mark(6);
-            if (__ldcg(&p.command->is_aborted)) return false;
+            if (is_stopped()) return false;
         }
         return true;
     }
@@ -658,10 +670,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) prefill(const __grid_co
         prefiller.embed_prompt();
     }
     prefiller.pass_on(p.norms, Prefill::LAYER_INPUT, Prefill::LAYER_SQUARES);
+    prefiller.look_at_time(LAYERS);
     prefiller.meet();
     if (blockIdx.x == 0 && threadIdx.x == 0) p.result->embedded_ns = device_time_ns();
 
-    const bool is_done = prefiller.run(full_layers, command->abort_ns);
+    const bool is_done = !prefiller.is_stopped() && prefiller.run(full_layers);
     prefiller.ring.drain();
     if (blockIdx.x == 0 && threadIdx.x == 0) {
         if (!is_done) {

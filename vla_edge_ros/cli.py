@@ -61,8 +61,9 @@ COMMANDS = {
         "vla_edge_ros.engine.gate",
         "check the engine's arithmetic against Hugging Face transformers",
         "Runs the same weights and tokens through the engine and through transformers and compares layer by "
-        "layer. Faults planted in the engine must be found. Needs torch and transformers.",
-        ("vla-edge gate",),
+        "layer. Faults planted in the engine must be found. Needs torch and transformers; for --backend cuda "
+        "an NVIDIA GPU, which the references use too.",
+        ("vla-edge gate", "vla-edge gate --backend cuda --json out/gate.json"),
     ),
     "bench": Command(
         "vla_edge_ros.nodes.bench",

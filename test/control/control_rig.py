@@ -1,6 +1,7 @@
 """A controller with real memory, planner and frame buffer around a scripted engine and a virtual clock."""
 
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,16 +23,36 @@ PERIOD = 33 * MS
 DEADLINE = 33 * MS
 MARGIN = 2 * MS
 VOCABULARY = 513
-CONFIG = {"max_frame_age_ns": 100 * MS, "max_hold_ns": 300 * MS, "uses_late_result": False}
+CONFIG = {
+    "max_frame_age_ns": 100 * MS,
+    "max_hold_ns": 300 * MS,
+    "uses_late_result": False,
+    "stall_timeout_ns": 2000 * MS,
+}
 INFO = EngineInfo("scripted", "scripted", VOCABULARY, 4)
 POLICIES = Path(__file__).resolve().parents[2] / "config/policies"
+
+
+ABORT_NS = 300_000
+
+
+class Aborts(NamedTuple):
+    """A pass is stopped after so long, and says that it had so long to go at least."""
+
+    after_ns: int
+    remaining_ns: int
 
 
 class ScriptedEngine:
     """Takes `service_ms` for a pass, or what `script` says; obeys the protocol strictly.
 
-    script: place of a piece of work (from 0) -> milliseconds, "fail" or "no_frame".
+    script: place of a piece of work (from 0) -> milliseconds, "fail", "no_frame", "hang", or Aborts (a
+        prompt is not stopped).
+    heeds_deadlines: a pass that would end later is stopped `ABORT_NS` after its deadline; an engine whose
+        last step is a long one does not. What it knows of what is to come is `service_ms`.
     """
+
+    heeds_deadlines = False
 
     def __init__(self, clock, frames, service_ms=20.0, steps=1, action_tokens=7):
         self.clock, self.frames, self.service_ms, self.steps = clock, frames, service_ms, steps
@@ -51,6 +72,8 @@ class ScriptedEngine:
         assert self._pending is None, "work was submitted while other work ran"
         assert not self.is_dead, "work was submitted to a dead engine"
         does = self.script.get(len(self.submitted), self.service_ms if isinstance(work, FrameWork) else 1.0)
+        if isinstance(does, Aborts) and not isinstance(work, FrameWork):
+            does = 1.0
         self.submitted.append(work)
         now = self.clock.now_ns()
         result = WorkResult(work.work_id, WorkStatus.DONE, started_ns=now)
@@ -58,7 +81,14 @@ class ScriptedEngine:
             result.status, result.error, does = WorkStatus.FAILED, "the engine process ended", 1.0
         elif does == "no_frame":
             result.status, does = WorkStatus.NO_FRAME, 1.0
+        elif does == "hang":
+            does = 1e9
+        elif isinstance(work, FrameWork) and (stopped := self._stopped(work, does, now)) is not None:
+            result.status = WorkStatus.ABORTED
+            result.remaining = StageTimes(decode_ns=stopped.remaining_ns)
+            does = stopped.after_ns / MS
         elif isinstance(work, FrameWork):
+            result.steps_done = self.action_tokens
             result.frame = self.frames.peek()
             shape = (self.steps, self.action_tokens)
             result.tokens = np.full(shape, VOCABULARY - 128, np.int32)
@@ -68,6 +98,15 @@ class ScriptedEngine:
         self._ends_ns = result.finished_ns = now + round(does * MS)
         result.stages = StageTimes(prefill_ns=round(does * MS) // 4, decode_ns=round(does * MS) // 2)
         self._pending = result
+
+    def _stopped(self, work, does, now):
+        if isinstance(does, Aborts):
+            return does
+        end_ns = now + round(does * MS)
+        if not (self.heeds_deadlines and 0 < work.deadline_ns < end_ns):
+            return None
+        after_ns = max(0, work.deadline_ns - now) + ABORT_NS
+        return Aborts(after_ns, max(0, round(self.service_ms * MS) - after_ns))
 
     def wait(self, until_ns):
         if self._pending is None or self._ends_ns > until_ns:
@@ -103,7 +142,8 @@ class Sink:
 class Rig:
     """frames_ms: when frames arrive (capture = receipt), in ms after S_0.
 
-    policy: a policy, or the name of a bundled one. eviction: the name of an eviction policy. admission: of a rule.
+    policy: a policy, or the name of a bundled one. eviction: the name of an eviction policy.
+    admission: the name of a rule. heeds_deadlines: of the engine.
     """
 
     def __init__(
@@ -115,6 +155,7 @@ class Rig:
         n_slots=1024,
         eviction="fifo",
         admission="ema",
+        heeds_deadlines=False,
         **config,
     ):
         frames_ms = np.arange(1, 5000, 16.67) if frames_ms is None else frames_ms
@@ -124,6 +165,7 @@ class Rig:
         self.clock = VirtualClock(((round(ms * MS), self.publish) for ms in frames_ms), ros_offset_ns=10**18)
         self.policy = load_policy(POLICIES / f"{policy}.yaml") if isinstance(policy, str) else policy
         self.engine = ScriptedEngine(self.clock, self.frames, service_ms, steps, len(self.policy.dimensions))
+        self.engine.heeds_deadlines = heeds_deadlines
         self.schedule = TickSchedule(0, PERIOD, DEADLINE, MARGIN)
         self.controller = Controller(
             ControlConfig(**{**CONFIG, **config}),

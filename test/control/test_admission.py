@@ -75,6 +75,48 @@ def test_refusals_in_a_row_are_bounded_whatever_was_seen(slow_ms, probe_after, d
     assert gate.longest_refusal <= probe_after
 
 
+def at_least(total_ms: float) -> tuple[StageTimes, int]:
+    """What a pass says that was stopped while decoding."""
+    total = int(total_ms * MS)
+    return StageTimes(prefill_ns=5 * MS, decode_ns=total - 6 * MS), total
+
+
+def test_one_stopped_pass_counts_as_one_sample_and_lowers_nothing():
+    gate = admission()
+    gate.observe(*a_pass(20))
+    gate.observe_aborted(*at_least(31.5))
+    # decode: 10 + 0.2 (25.5 - 10); prefill and the rest stay at 5
+    assert gate.predict() == int(23.1 * MS)
+    gate.observe_aborted(StageTimes(), 0)
+    assert gate.predict() == int(23.1 * MS)
+
+
+@settings(deadline=None)
+@given(before_ms=st.floats(1, 30), excess_ms=st.floats(0.1, 20), decay=st.floats(0.5, 0.95))
+def test_passes_that_are_always_stopped_are_refused_and_probed_by_turns(before_ms, excess_ms, decay):
+    """Each says only that it would have been late; their mean alone would admit every one of them."""
+    gate = admission(decay=decay, probe_after_ticks=8)
+    for _ in range(5):
+        gate.observe(*a_pass(before_ms))
+    verdicts = []
+    for _ in range(400):
+        verdicts.append(gate.ask(0, BUDGET).is_admitted)
+        if verdicts[-1]:
+            gate.observe_aborted(*at_least(31 + excess_ms))
+    settled = "".join("A" if admitted else "r" for admitted in verdicts[100:])
+    assert "AA" not in settled
+    assert "r" * 9 not in settled
+
+
+def test_after_stopped_passes_alone_the_first_whole_one_is_the_estimate():
+    gate = admission()
+    for _ in range(3):
+        gate.observe_aborted(StageTimes(prefill_ns=32 * MS), 33 * MS)
+    assert gate.predict() == 33 * MS
+    gate.observe(*a_pass(20))
+    assert gate.predict() == 20 * MS
+
+
 def test_a_probe_says_that_it_is_one_and_is_counted():
     gate = admission(probe_after_ticks=2, decay=0.999)
     gate.observe(*a_pass(500))

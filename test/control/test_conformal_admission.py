@@ -157,6 +157,25 @@ def test_the_first_pass_of_an_engine_is_not_learned_from():
     assert gate.predict(1000) is None
 
 
+def test_a_tick_that_begins_after_its_cutoff_is_refused_before_there_is_an_estimate_too():
+    gate = admission()
+    assert not gate.ask(BUDGET + 1, BUDGET).is_admitted
+    verdict = gate.ask(0, BUDGET)
+    assert verdict.is_admitted and not verdict.is_probe
+
+
+def test_one_stopped_pass_is_a_hiccup_and_two_are_refused():
+    gate = admission()
+    run(gate, 20.0, 20)
+    bound = StageTimes(MS, MS, 8 * MS, 20 * MS)
+    for expected in (True, True, False):
+        assert gate.ask(0, BUDGET, 1000).is_admitted is expected
+        if expected:
+            gate.observe_aborted(bound, 31 * MS)
+            gate.settle(True)
+    assert gate.predict(1000) > 31 * MS
+
+
 def test_misses_stay_on_the_account_when_the_engine_is_replaced():
     gate = admission()
     while run_tick(gate, 40.0) != "R" or "spent" not in gate.ask(0, BUDGET, 1000).refusal:

@@ -3,7 +3,7 @@
 from itertools import count
 
 import numpy as np
-from control_rig import INFO, MS, PERIOD, VOCABULARY, Rig
+from control_rig import INFO, MS, PERIOD, VOCABULARY, Aborts, Rig
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
@@ -19,7 +19,10 @@ MAX_PROMPT = 20
 N_SLOTS = MAX_PROMPT + 8 + 3 * FRAME_TOKENS
 MAX_HOLD_NS = 300 * MS
 MAX_AGE_NS = 100 * MS
+STALL_NS, GRACE_NS = 700 * MS, 100 * MS
 SLACK = 1e-9
+
+ABORTS = [Aborts(round(after_ms * MS), 30 * MS) for after_ms in (0.2, 31.0, 31.2, 40.0)]
 
 DIMENSIONS = (
     Dimension("joint", Kind.POSITION, -1.0, 1.0, 1.0, 5.0),
@@ -128,8 +131,9 @@ class AnyController(RuleBasedStateMachine):
         eviction=st.sampled_from(POLICIES),
         uses_late=st.booleans(),
         service_ms=st.sampled_from([5.0, 20.0, 30.0, 40.0]),
+        heeds_deadlines=st.booleans(),
     )
-    def start(self, steps, eviction, uses_late, service_ms):
+    def start(self, steps, eviction, uses_late, service_ms, heeds_deadlines):
         self.rig = AnyRig(
             service_ms=service_ms,
             steps=steps,
@@ -137,12 +141,15 @@ class AnyController(RuleBasedStateMachine):
             max_frame_age_ns=MAX_AGE_NS,
             max_hold_ns=MAX_HOLD_NS,
             uses_late_result=uses_late,
+            heeds_deadlines=heeds_deadlines,
+            stall_timeout_ns=STALL_NS,
         )
         self.uses_late = uses_late
         self.events = []
         self.tick = 0
         self.is_faulty = self.is_latched = self.is_enabled = False
         self.is_followed = False
+        self.suspected, self.suspected_ns = None, 0
         self.starts_afresh = True
         self.sees_joints, self.measured = True, dict.fromkeys(MEASURED, 0.0)
         self.seen, self.seen_ns = {}, None
@@ -170,7 +177,7 @@ class AnyController(RuleBasedStateMachine):
     def camera_shows(self, n, age_ms):
         self.rig.n_left, self.rig.age_ns = n, age_ms * MS
 
-    @rule(does=st.sampled_from([0.1, 31.0, 31.1, 80.0, 500.0, "no_frame", "fail"]))
+    @rule(does=st.sampled_from([0.1, 31.0, 31.1, 80.0, 500.0, "no_frame", "fail", "hang", *ABORTS]))
     def engine_will(self, does):
         self.rig.engine.script_next(does)
 
@@ -256,6 +263,18 @@ class AnyController(RuleBasedStateMachine):
             if isinstance(event, Enable | ClockJump):
                 self.fresh_ns = times.effect_ns
 
+    def is_given_up(self):
+        """Whether work of an earlier tick is unanswered for too long, as seen since before the grace."""
+        work = self.rig.engine.submitted[-1]
+        if isinstance(work, FrameWork):
+            silent_ns, allowed_ns = self.started_ns - work.deadline_ns, STALL_NS
+        else:
+            silent_ns = self.started_ns - self.pending.started_ns
+            allowed_ns = max(1, len(work.tokens)) * STALL_NS
+        if silent_ns > allowed_ns and self.suspected is not work:
+            self.suspected, self.suspected_ns = work, self.started_ns
+        return self.suspected is work and self.started_ns - self.suspected_ns >= GRACE_NS
+
     def expected_decision(self, record, times, submitted):
         results, accepted = self.rig.results, list(self.rig.accepted)
         passes = [work.work_id for work in submitted if isinstance(work, FrameWork)]
@@ -268,13 +287,15 @@ class AnyController(RuleBasedStateMachine):
             if result.frame is not None:
                 self.used = max(self.used, result.frame.index)
                 used = used if result is own else self.used
+        is_pending = self.pending is not None and all(result is not self.pending for result in results)
+        if is_pending and not self.is_faulty and self.is_given_up():
+            self.is_faulty = self.is_latched = True
         if self.is_faulty:
             return Decision.FAULT
         if self.is_latched:
             return Decision.SAFE_STOP
         if self.is_enabled and (self.seen_ns is None or self.started_ns - self.seen_ns >= 100 * MS):
             return Decision.SAFE_STOP
-        is_pending = self.pending is not None and all(result is not self.pending for result in results)
         if self.newest <= used:
             hold = Decision.HOLD_NO_FRAME
         elif self.started_ns - self.rig.captures[self.newest] > MAX_AGE_NS:
@@ -283,7 +304,7 @@ class AnyController(RuleBasedStateMachine):
             hold = Decision.HOLD_BUSY
         elif not passes:
             hold = Decision.HOLD_REFUSED
-        elif own is None or own.finished_ns > times.cutoff_ns:
+        elif own is None or own.finished_ns > times.cutoff_ns or own.status is WorkStatus.ABORTED:
             hold = Decision.HOLD_LATE
         elif own.frame is None:
             hold = Decision.HOLD_NO_FRAME

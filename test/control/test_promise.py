@@ -50,6 +50,22 @@ def test_a_miss_is_a_pass_that_was_late_aborted_or_failed(made, is_miss):
     assert counted(made).misses == is_miss
 
 
+def test_a_pass_that_was_stopped_is_a_miss_whatever_was_decided():
+    for decision in (Decision.HOLD_LATE, Decision.SAFE_STOP, Decision.HOLD_NO_FRAME):
+        made = record(1, decision, True, 30.0)
+        made.work[0].is_aborted = True
+        assert made.is_miss
+
+
+def test_a_stopped_pass_is_blamed_on_what_it_had_still_to_take():
+    made = record(1, Decision.HOLD_LATE, True)
+    made.predicted_by_stage = {"prefill": 20 * MS, "decode": 5 * MS}
+    made.work.append(work(1, 25.0, prefill_ns=24 * MS))
+    made.work[0].is_aborted = True
+    made.work[0].remaining = StageTimes(decode_ns=12 * MS)
+    assert counted(made).blame == {"decode": 1}
+
+
 def test_rates_are_per_tick_whatever_was_decided():
     kinds = [Decision.FRESH, Decision.HOLD_REFUSED, Decision.HOLD_REFUSED, Decision.HOLD_BUSY, Decision.FRESH]
     promise = counted(*(record(tick, kind) for tick, kind in enumerate(kinds)))

@@ -16,6 +16,7 @@ from vla_edge_ros.engine.interface import (
     EngineSpec,
     FrameWork,
     PromptWork,
+    StageTimes,
     WorkStatus,
 )
 from vla_edge_ros.perception.frame_buffer import FrameBuffer
@@ -55,8 +56,8 @@ def make(clock, frames):
     )
 
 
-def frame_work(work_id):
-    return FrameWork(work_id, SLOTS, SLOTS, SLOTS[:7])
+def frame_work(work_id, deadline_ns=0):
+    return FrameWork(work_id, SLOTS, SLOTS, SLOTS[:7], deadline_ns)
 
 
 def test_work_is_done_when_its_time_has_passed_and_not_before(make, clock):
@@ -69,6 +70,27 @@ def test_work_is_done_when_its_time_has_passed_and_not_before(make, clock):
     assert (result.started_ns, result.finished_ns) == (5 * MS, 15 * MS)
     assert result.stages.prefill_ns + result.stages.decode_ns == 10 * MS
     assert engine.wait(40 * MS) is None
+
+
+def test_a_pass_is_stopped_at_its_deadline_and_says_how_far_it_came(make, clock):
+    engine = make("fake:service_ms=14")
+    for deadline_ms, steps_done, prefill_ms, decode_ms in ((4, 0, 0, 0), (8, 0, 3, 0), (15, 3, 7, 3)):
+        clock.now = 5 * MS
+        engine.submit(frame_work(1, deadline_ms * MS))
+        result = engine.wait(40 * MS)
+        assert clock.now == result.finished_ns == max(5, deadline_ms) * MS
+        assert (result.status, result.steps_done) == (WorkStatus.ABORTED, steps_done)
+        assert result.tokens is result.frame is result.embedding is None
+        assert result.stages == StageTimes(prefill_ns=prefill_ms * MS, decode_ns=decode_ms * MS)
+        assert result.stages.total_ns + result.remaining.total_ns == 14 * MS
+
+
+def test_a_pass_that_ends_by_its_deadline_is_whole(make, clock):
+    engine = make("fake:service_ms=10")
+    engine.submit(frame_work(1, deadline_ns=15 * MS))
+    result = engine.wait(40 * MS)
+    assert (result.status, result.steps_done) == (WorkStatus.DONE, 7)
+    assert result.tokens.shape == (1, 7)
 
 
 def test_tokens_depend_on_the_frame_alone_and_are_action_rows(make, frames):

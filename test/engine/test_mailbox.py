@@ -30,6 +30,7 @@ work_ids = st.integers(0, 2**64 - 1)
 times_ns = st.integers(0, 2**63 - 1)
 slots = npst.arrays(np.int32, st.integers(0, 300), elements=st.integers(-(2**31), 2**31 - 1))
 floats = st.floats(width=32, allow_nan=False)
+stage_times = st.builds(StageTimes, times_ns, times_ns, times_ns, times_ns)
 
 
 @st.composite
@@ -50,7 +51,9 @@ def results(draw):
         top_probability=optional(npst.arrays(np.float32, shape, elements=floats)) if has_tokens else None,
         entropy=optional(npst.arrays(np.float32, shape, elements=floats)) if has_tokens else None,
         embedding=optional(npst.arrays(np.float32, st.integers(0, 64), elements=floats)),
-        stages=StageTimes(draw(times_ns), draw(times_ns), draw(times_ns), draw(times_ns)),
+        stages=draw(stage_times),
+        steps_done=draw(st.integers(0, 8)),
+        remaining=draw(stage_times),
         started_ns=draw(times_ns),
         finished_ns=draw(times_ns),
     )
@@ -58,7 +61,7 @@ def results(draw):
 
 messages = st.one_of(
     st.builds(PromptWork, work_ids, st.shared(slots, key="prompt"), st.shared(slots, key="prompt")),
-    st.builds(FrameWork, work_ids, slots, slots, slots),
+    st.builds(FrameWork, work_ids, slots, slots, slots, times_ns),
     st.builds(Evict, slots),
     st.builds(Close),
     st.builds(Text, st.sampled_from([Kind.SPEC, Kind.INFO, Kind.ERROR]), st.text(max_size=500)),

@@ -32,8 +32,8 @@ def spec(model="fake", **fields):
     return EngineSpec(backend="fake", model=model, n_slots=256, **fields)
 
 
-def frame_work(work_id):
-    return FrameWork(work_id, SLOTS, SLOTS[:32], SLOTS[:7])
+def frame_work(work_id, deadline_ns=0):
+    return FrameWork(work_id, SLOTS, SLOTS[:32], SLOTS[:7], deadline_ns)
 
 
 def later(ns=LONG_NS):
@@ -95,6 +95,18 @@ def test_the_numpy_engine_computes_the_same_bits_in_the_child(frames):
         np.testing.assert_array_equal(*[getattr(result, name) for result in results], strict=True)
     for engine in engines:
         engine.close()
+
+
+def test_a_pass_is_stopped_in_the_child_at_its_deadline_and_the_next_one_is_whole(start):
+    engine = start("fake:service_ms=30")
+    engine.submit(frame_work(1, deadline_ns=later(20_000_000)))
+    result = engine.wait(later())
+    assert (result.work_id, result.status, result.tokens, result.frame) == (1, WorkStatus.ABORTED, None, None)
+    assert result.stages.total_ns + result.remaining.total_ns == 30_000_000
+    assert result.steps_done == 7 * result.stages.decode_ns // 15_000_000
+    engine.submit(frame_work(2, deadline_ns=later()))
+    result = engine.wait(later())
+    assert (result.work_id, result.status, result.steps_done) == (2, WorkStatus.DONE, 7)
 
 
 def test_configure_tells_what_the_engine_is(start, frames):

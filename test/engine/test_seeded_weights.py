@@ -3,6 +3,7 @@ import hashlib
 import numpy as np
 import pytest
 
+from vla_edge_ros.engine import seeded
 from vla_edge_ros.engine.presets import PRESETS
 from vla_edge_ros.engine.seeded import fill_normal, stream_state, words
 from vla_edge_ros.engine.vision import vision_shapes
@@ -47,6 +48,15 @@ def test_a_stream_can_be_read_from_any_even_value_on():
     assert normals(50, start=70_000).tobytes() == normals(70_050)[70_000:].tobytes()
     with pytest.raises(ValueError, match="even"):
         normals(4, start=3)
+
+
+@pytest.mark.parametrize("n_threads", [2, 3, 16])
+def test_several_threads_draw_the_bits_that_one_draws(n_threads, monkeypatch):
+    n = 5 * 2 * seeded.CHUNK_PAIRS + 12_345
+    monkeypatch.setattr(seeded, "usable_threads", lambda: 1)
+    alone = normals(n, start=70_000)
+    monkeypatch.setattr(seeded, "usable_threads", lambda: n_threads)
+    assert normals(n, start=70_000).tobytes() == alone.tobytes()
 
 
 def test_streams_of_other_names_and_seeds_differ():

@@ -105,16 +105,31 @@ def test_stamps_of_no_use_do_not_cost_the_frames(tmp_path, stamps, monkeypatch):
 
 
 class UncertainService:
-    """Service times as a busy machine gives them, seeded by the work's id."""
+    """Service times as a busy machine gives them, seeded by the work's id; late passes are stopped."""
 
-    def times(self, work_id: int, now_ns: int) -> WorkTimes:
+    def times(self, work, now_ns: int) -> WorkTimes:
+        work_id = work.work_id
         rng = np.random.default_rng((9, work_id))
         started = now_ns + int(rng.integers(0, 3_000_000))
         prefill, decode = int(rng.integers(2e6, 12e6)), int(rng.integers(2e6, 22e6))
         finished = started + prefill + decode
         received = finished + int(rng.integers(0, 200_000))
+        deadline = getattr(work, "deadline_ns", 0)
+        if not 0 < deadline < finished:
+            stages = StageTimes(prefill_ns=prefill, decode_ns=decode)
+            return WorkTimes(work_id, "", now_ns, started, finished, received, stages)
+        # Known early, met at the deadline, or only noticed in the tick that follows.
+        stopped = max(started, deadline + int(rng.integers(-9_000_000, 3_000_000)))
         return WorkTimes(
-            work_id, "", now_ns, started, finished, received, StageTimes(prefill_ns=prefill, decode_ns=decode)
+            work_id,
+            "",
+            now_ns,
+            started,
+            stopped,
+            stopped + received - finished,
+            StageTimes(prefill_ns=stopped - started),
+            is_aborted=True,
+            remaining=StageTimes(prefill_ns=1, decode_ns=max(0, finished - stopped)),
         )
 
 
@@ -165,6 +180,12 @@ def recorded_live() -> RecordedRun:
     return a_live_run(validate_all(SMALL | {"actions.late_result": "next_tick"}), 120)
 
 
+@pytest.fixture(scope="module")
+def recorded_stopped() -> RecordedRun:
+    # The rule that promises something refuses most of what would be stopped.
+    return a_live_run(validate_all(SMALL | {"admission.estimator": "ema"}), 120)
+
+
 def again(recorded: RecordedRun, **changes) -> dict:
     with open_bag(SAMPLE) as bag:
         parameters = recorded.run["parameters"] | changes
@@ -180,6 +201,49 @@ def test_the_live_run_of_these_tests_is_an_eventful_one(recorded_live):
 
 def test_a_recorded_run_reproduces_its_own_decisions_actions_and_journal(recorded_live):
     assert again(recorded_live) == run_document.outcome(recorded_live.ticks)
+
+
+def test_a_recorded_run_reproduces_what_admission_predicted_and_allowed(recorded_live):
+    with open_bag(SAMPLE) as bag:
+        records = replay_recorded(bag, SAMPLE_TOPIC, recorded_live.run["parameters"], recorded_live).records
+    for name in ("predicted_by_stage", "allowance_ns", "reason", "is_probe"):
+        assert [getattr(record, name) for record in records] == [tick[name] for tick in recorded_live.ticks]
+    assert any(record.allowance_ns for record in records)
+
+
+def test_a_run_with_stopped_passes_reproduces_its_own_decisions_times_and_journal(recorded_stopped, tmp_path):
+    path = tmp_path / "demo.json"
+    path.write_text(json.dumps(recorded_stopped.to_document()))
+    recorded = RecordedRun.from_document(path)
+    assert recorded == recorded_stopped
+    with open_bag(SAMPLE) as bag:
+        replayed = replay_recorded(bag, SAMPLE_TOPIC, recorded.run["parameters"], recorded)
+    records = json.loads(json.dumps([record.to_json() for record in replayed.records]))
+    assert run_document.outcome(records) == run_document.outcome(recorded.ticks)
+    for name in ("work", "predicted_ns", "reason", "retained_frames"):
+        assert [record[name] for record in records] == [tick[name] for tick in recorded.ticks]
+
+
+def test_the_run_with_stopped_passes_has_them_in_their_own_tick_and_in_the_next(recorded_stopped):
+    ticks = recorded_stopped.ticks
+    stopped = [(tick, work) for tick in ticks for work in tick["work"] if work["is_aborted"]]
+    in_own_tick = {work["work_id"] == tick["submitted_work"] for tick, work in stopped}
+    assert in_own_tick == {True, False}
+    document = run_document.summarise(ticks)
+    assert document["aborted_passes"] == len(stopped) >= 10
+    n_finished = sum(run_document.row(tick)["pass_ms"] is not None for tick in ticks)
+    assert document["latency_ms"]["pass"]["n"] == n_finished <= len(ticks) - len(stopped)
+
+
+def test_a_stated_service_beyond_the_deadline_is_stopped_there_and_keeps_no_tick_busy():
+    with open_bag(SAMPLE) as bag:
+        records = replay(bag, SAMPLE_TOPIC, validate_all(SMALL), 40.0, 2.0, True).records
+    stopped = [(record, work) for record in records for work in record.work if work.is_aborted]
+    assert stopped
+    for record, work in stopped:
+        assert record.decision.value in ("HOLD_LATE", "SAFE_STOP")
+        assert work.finished_ns - work.submitted_ns + work.remaining.total_ns == 40_000_000
+    assert not any("an earlier frame" in record.reason for record in records)
 
 
 def test_a_recorded_run_survives_its_document(recorded_live, tmp_path):

@@ -4,6 +4,7 @@ import os
 import signal
 
 from diagnostic_msgs.msg import DiagnosticStatus
+from processes import has_ended
 from robot import assert_consecutive
 
 OK, ERROR = DiagnosticStatus.OK, DiagnosticStatus.ERROR
@@ -73,6 +74,32 @@ def test_an_engine_that_hangs_makes_holds_then_a_stop_and_is_used_again_when_it_
     robot.until_tick(decision="FRESH", is_enabled="True")
     assert_consecutive(robot.ticks[seen:])
     assert robot.engine_pid() == pid
+
+
+def test_an_engine_that_hangs_for_too_long_is_replaced_while_ticks_go_on(robot):
+    robot.reconfigure(engine__stall_timeout_ms=300.0)
+    robot.move()
+    robot.mark()
+    pid, seen = robot.engine_pid(), len(robot.ticks)
+    os.kill(pid, signal.SIGSTOP)
+    assert "the engine hangs: a frame should have been" in robot.until_tick(decision="FAULT")["reason"]
+    robot.until_rest()
+    robot.until_event("engine_replaced")
+    robot.until_logged("engine replaced (1 of 3)")
+    robot.until_tick(decision="SAFE_STOP")
+    assert robot.enable().success
+    robot.until_tick(decision="FRESH", is_enabled="True")
+    assert_consecutive(robot.ticks[seen:])
+    assert robot.engine_pid() != pid
+    assert has_ended(pid)
+
+
+def test_a_pass_that_cannot_end_in_time_is_stopped_and_keeps_no_tick_busy(robot):
+    robot.reconfigure(engine__model="fake:service_ms=45")
+    assert robot.until_tick(decision="HOLD_LATE")["reason"].endswith("which stops it")
+    ticks = robot.next_ticks(30)
+    assert not any("an earlier frame" in tick["reason"] for tick in ticks)
+    robot.until(lambda: int(robot.value("control", "aborted_passes") or 0) > 1)
 
 
 def test_the_engine_may_be_replaced_while_the_node_is_not_active(robot):

@@ -89,6 +89,10 @@ class ActionPlanner:
         self._effect_ns = None
         self.last_action = None
 
+    def expiry_ns(self, capture_ns: int) -> int:
+        """The end of the time to live of a pass over a frame of `capture_ns`: no step of it is sent later."""
+        return capture_ns + self._config.ttl_ns
+
     def accept(self, tokens: np.ndarray, vocabulary_size: int, capture_ns: int, effect_ns: int) -> Accepted:
         """Follow the steps of a pass, token ids (K, A), from `effect_ns` on.
 

@@ -59,6 +59,10 @@ class Admission:
         """End a tick, of whatever decision; `is_miss`: it began a pass that was late, aborted or failed."""
         self._rule.settle(is_miss, self.config)
 
+    def observe_aborted(self, at_least: StageTimes, at_least_ns: int) -> None:
+        """Learn from a pass that was stopped and would have taken at least this long, as `observe` counts."""
+        self._rule.observe_aborted(at_least, at_least_ns, self._context_tokens, self.config)
+
     def forget(self) -> None:
         """Start again without an estimate (another engine process)."""
         self._rule.forget()

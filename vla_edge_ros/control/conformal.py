@@ -5,7 +5,7 @@ misses times the spread of the prediction: a miss widens it by one spread, a tic
 rate of one, and a full account refuses everything. docs/admission.md derives the bound that this keeps.
 """
 
-from vla_edge_ros.control.latency_model import LatencyModel
+from vla_edge_ros.control.latency_model import LatencyModel, durations_by_stage
 from vla_edge_ros.control.miss_account import MissAccount
 from vla_edge_ros.control.rule import AdmissionConfig, Verdict, want_of_time
 from vla_edge_ros.engine.interface import StageTimes
@@ -14,6 +14,7 @@ SHORTEST_HALF_LIFE_TICKS = 8.0
 """Half-life of the ageing while nothing is on the account; 0.27 s, within the default hold timeout."""
 PATIENCE_HALF_LIVES = 32.0
 """So many refused in a row, or as many as earn one miss, and a pass is tried whatever is predicted."""
+_UNSEEN = 1.5
 _SPENT = "the misses that the target allows are spent"
 
 
@@ -36,8 +37,8 @@ class ConformalRule:
         if self._account.is_full or not fits:
             why = _SPENT if self._account.is_full else want_of_time(needed_ns, allowance_ns, budget_ns)
             return Verdict(False, False, predicted, allowance_ns, why)
-        is_probe = n_refused > 0 and self._model.level_ns(context_tokens) + allowance_ns > budget_ns
-        return Verdict(True, is_probe, predicted, allowance_ns)
+        level_ns = self._model.level_ns(context_tokens) if predicted is not None and n_refused else 0.0
+        return Verdict(True, level_ns + allowance_ns > budget_ns, predicted, allowance_ns)
 
     def age(self, config: AdmissionConfig) -> None:
         earning_ticks = max(SHORTEST_HALF_LIFE_TICKS, 1 / config.target_miss_rate)
@@ -53,7 +54,14 @@ class ConformalRule:
         self, stages: StageTimes, total_ns: int, context_tokens: int, config: AdmissionConfig
     ) -> None:
         self._patience = 1.0
-        self._model.observe(stages, total_ns, context_tokens)
+        self._model.observe(durations_by_stage(stages, total_ns), context_tokens)
+
+    def observe_aborted(
+        self, at_least: StageTimes, at_least_ns: int, context_tokens: int, config: AdmissionConfig
+    ) -> None:
+        """Half as long again as the bound: nobody saw its end, and the bound is just past the deadline."""
+        self._patience = 1.0
+        self._model.observe_bound(durations_by_stage(at_least, at_least_ns), _UNSEEN, context_tokens)
 
     def settle(self, is_miss: bool, config: AdmissionConfig) -> None:
         self._account.settle(is_miss, config.target_miss_rate)

@@ -5,8 +5,6 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
-
 from vla_edge_ros.actions.planner import ActionPlanner
 from vla_edge_ros.control.admission import Admission
 from vla_edge_ros.control.clock import Clock
@@ -22,32 +20,16 @@ from vla_edge_ros.control.events import (
     Retune,
 )
 from vla_edge_ros.control.promise import Promise
-from vla_edge_ros.control.record import TickRecord, WorkTimes
+from vla_edge_ros.control.record import TickRecord
 from vla_edge_ros.control.schedule import TickSchedule, TickTimes
 from vla_edge_ros.control.sink import Sink
-from vla_edge_ros.engine.interface import (
-    Engine,
-    EngineInfo,
-    FrameWork,
-    PromptWork,
-    WorkResult,
-    WorkStatus,
-)
+from vla_edge_ros.control.work import EngineFailed, WorkInFlight
+from vla_edge_ros.engine.interface import Engine, EngineInfo, WorkResult, WorkStatus
 from vla_edge_ros.memory.frame_memory import FrameMemory
 from vla_edge_ros.perception.frame import FrameMeta
 from vla_edge_ros.perception.frame_buffer import FrameBuffer
 
 Hold = tuple[Decision, str]
-
-
-@dataclass(frozen=True, slots=True)
-class _InFlight:
-    """Work that the engine has. `epoch` tells whether memory was reset since."""
-
-    work_id: int
-    kind: str
-    submitted_ns: int
-    epoch: int
 
 
 @dataclass(slots=True)
@@ -56,6 +38,7 @@ class Totals:
 
     skipped_frames: published, but overtaken by a newer one before any pass began.
     misses: ticks that are a `TickRecord.is_miss`.
+    aborted_passes: stopped by the engine, since they could not end by their deadline.
     """
 
     ticks: int = 0
@@ -63,6 +46,7 @@ class Totals:
     late_publishes: int = 0
     skipped_ticks: int = 0
     misses: int = 0
+    aborted_passes: int = 0
     evictions: int = 0
 
 
@@ -95,20 +79,13 @@ class Controller:
         self.decision_counts = dict.fromkeys(Decision, 0)
         self.last_record: TickRecord | None = None
         self._clock = clock
-        self._engine = engine
+        self._work = WorkInFlight(engine, clock, memory, admission)
         self._info = info
         self._frames = frames
         self._on_fault = on_fault
         self._events: deque[Event] = deque()
         self._schedule: TickSchedule | None = None
         self._instruction: Instruction | None = None
-        self._prompt_slots: np.ndarray | None = None
-        self._prompt_is_filled = False
-        self._epoch = 0
-        self._work_id = 0
-        self._in_flight: _InFlight | None = None
-        self._late: WorkResult | None = None
-        self._last_used_index = 0
         self._last_tick = -1
         self._fresh_effect_ns = 0
         self._is_enabled = False
@@ -124,7 +101,7 @@ class Controller:
     @property
     def last_used_frame(self) -> int:
         """Index of the newest frame that was used or declared void, 0 where there is none."""
-        return self._last_used_index
+        return self._work.last_used_frame
 
     def post(self, event: Event) -> None:
         """Have `event` applied at the start of the next tick; may be called from any thread."""
@@ -172,16 +149,14 @@ class Controller:
     def _run(self, record: TickRecord, times: TickTimes, sink: Sink) -> None:
         self._apply_events(record, times, sink)
         record.hold_ns = max(0, times.effect_ns - self._fresh_effect_ns)
-        overdue = self._collect(record, record.started_ns) or self._late
-        self._late = None
-        self._fill_prompt(record.started_ns)
+        overdue = self._result_of(self._work.take_overdue, record, record.started_ns)
+        if not self._is_latched:
+            self._work.fill_prompt(record.started_ns)
         hold = self._hold_before_work(record, record.started_ns, times)
         result = None
         if hold is None:
-            self._submit_frame(record, record.started_ns)
-            result = self._collect(record, times.cutoff_ns)
-            if result is not None and result.finished_ns > times.cutoff_ns:
-                self._late, result = result, None
+            self._work.begin_pass(record, record.started_ns, self._deadline_ns(record, times))
+            result = self._result_of(self._work.await_pass, record, times.cutoff_ns)
         record.decision, record.reason = self._decide(record, times, hold, result, overdue)
         self._act(record, times, sink)
 
@@ -201,8 +176,7 @@ class Controller:
             if isinstance(event, EngineReplaced):
                 self._info = event.info
                 self._fault = None
-                self._in_flight = None
-                self.admission.forget()
+                self._work.engine_replaced()
                 self._refill_prompt()
                 continue
             if event == Enable(self._is_enabled) and not self._is_latched:
@@ -248,58 +222,34 @@ class Controller:
 
     def _void_frames(self) -> None:
         newest = self._frames.peek()
-        self._last_used_index = newest.index if newest is not None else 0
+        self._work.last_used_frame = newest.index if newest is not None else 0
 
     def _refill_prompt(self) -> None:
         """Forget every frame and have the prompt written again; work in flight belongs to the past."""
-        if self._instruction is None:
-            return
-        self._epoch += 1
-        self._late = None
-        self._prompt_slots = self.memory.set_prompt(len(self._instruction.tokens))
-        self._prompt_is_filled = False
+        if self._instruction is not None:
+            self._work.refill(self._instruction)
 
-    def _collect(self, record: TickRecord, until_ns: int) -> WorkResult | None:
-        """Wait for the work in flight; returns a pass's result if it still belongs to this memory."""
-        job = self._in_flight
-        if job is None or self._fault is not None:
+    def _result_of(
+        self, look: Callable[[TickRecord, int, int], WorkResult | None], record: TickRecord, until_ns: int
+    ) -> WorkResult | None:
+        """What `look` finds of the work in flight; None where the engine has failed."""
+        if self._fault is not None:
             return None
-        result = self._engine.wait(until_ns)
-        if result is None:
+        try:
+            return look(record, until_ns, self.config.stall_timeout_ns)
+        except EngineFailed as failure:
+            self._fail(str(failure), str(failure))
             return None
-        self._in_flight = None
-        if result.status is WorkStatus.FAILED:
-            self._fail(result.error, result.error)
-            return None
-        times = WorkTimes(
-            job.work_id,
-            job.kind,
-            job.submitted_ns,
-            result.started_ns,
-            result.finished_ns,
-            # The end of the wait that saw it: a replay of that wait at this time sees it too.
-            min(self._clock.now_ns(), until_ns),
-            result.stages,
-        )
-        record.work.append(times)
-        if result.frame is not None:
-            times.frame_index = result.frame.index
-            record.skipped_frames += max(0, result.frame.index - self._last_used_index - 1)
-            self._last_used_index = max(self._last_used_index, result.frame.index)
-            record.top_probability = float(result.top_probability[0].mean())
-            record.entropy = float(result.entropy[0].mean())
-            self.admission.observe(result.stages, times.total_ns)
-        if job.epoch != self._epoch:
-            return None
-        if job.kind == "prompt":
-            self._prompt_is_filled = True
-            return None
-        if result.status is WorkStatus.DONE:
-            # A late result is used in a tick that may collect another one into the same arrays.
-            result.tokens = result.tokens.copy()
-            self.memory.retain(result.frame, result.embedding, record.tick)
-            times.retained_frame = result.frame.index
-        return result
+
+    def _deadline_ns(self, record: TickRecord, times: TickTimes) -> int:
+        """When the pass that begins now is of no use any more, and the engine is to be free again.
+
+        A late result that the next tick may use lives as long as its action does, not for ever: an engine
+        that is busy with what nobody can use would cost the ticks in between.
+        """
+        if not self.config.uses_late_result:
+            return times.cutoff_ns
+        return max(times.cutoff_ns, self.planner.expiry_ns(record.frame_capture_ns))
 
     def _fail(self, reason: str, details: str) -> None:
         if self._fault is None:
@@ -313,7 +263,7 @@ class Controller:
             return Decision.HOLD_NO_FRAME, "stopped"
         newest = self._frames.peek()
         record.seen_frame = newest.index if newest is not None else 0
-        if record.seen_frame <= self._last_used_index:
+        if record.seen_frame <= self._work.last_used_frame:
             return Decision.HOLD_NO_FRAME, "no frame newer than the last used"
         _describe_frame(record, newest, now_ns)
         if record.frame_age_ns > self.config.max_frame_age_ns:
@@ -321,10 +271,8 @@ class Controller:
                 f"the newest frame is {record.frame_age_ns / 1e6:.0f} ms old, "
                 f"allowed are {self.config.max_frame_age_ns / 1e6:.0f} ms"
             )
-        if self._in_flight is not None:
-            return Decision.HOLD_BUSY, f"an earlier {self._in_flight.kind} still runs"
-        if self._prompt_slots is None:
-            return Decision.HOLD_BUSY, "no instruction has arrived"
+        if (busy := self._work.why_busy()) is not None:
+            return Decision.HOLD_BUSY, busy
         verdict = self.admission.ask(now_ns, times.cutoff_ns, self.memory.context_tokens)
         record.predicted_ns = verdict.predicted_ns
         record.predicted_by_stage = verdict.predicted_by_stage
@@ -333,34 +281,6 @@ class Controller:
         if not verdict.is_admitted:
             return Decision.HOLD_REFUSED, verdict.refusal
         return None
-
-    def _fill_prompt(self, now_ns: int) -> None:
-        """Submit the prompt where it has to be written and the engine is free for it."""
-        if self._is_latched or self._in_flight is not None:
-            return
-        if self._prompt_slots is not None and not self._prompt_is_filled:
-            work = PromptWork(self._next_work(), self._instruction.tokens, self._prompt_slots)
-            self._submit("prompt", work, now_ns)
-
-    def _submit_frame(self, record: TickRecord, now_ns: int) -> None:
-        """Make room by the eviction policy and start a pass over what is then retained."""
-        for evicted in self.memory.make_room(record.tick):
-            self._engine.evict(evicted.slots)
-            record.journal.append(evicted.to_json())
-        self.totals.evictions += len(record.journal)
-        work = FrameWork(
-            self._next_work(), self.memory.context_slots(), self.memory.frame_slots, self.memory.action_slots
-        )
-        record.submitted_work = work.work_id
-        self._submit("frame", work, now_ns)
-
-    def _next_work(self) -> int:
-        self._work_id += 1
-        return self._work_id
-
-    def _submit(self, kind: str, work: PromptWork | FrameWork, now_ns: int) -> None:
-        self._in_flight = _InFlight(work.work_id, kind, now_ns, self._epoch)
-        self._engine.submit(work)
 
     def _decide(
         self,
@@ -390,7 +310,12 @@ class Controller:
     def _use(self, record: TickRecord, result: WorkResult | None, times: TickTimes) -> Hold | None:
         """Queue the action steps of a pass; returns the hold where it has none to give."""
         if result is None:
-            return Decision.HOLD_LATE, "the pass had not finished at the cut-off"
+            late = "the pass had not finished at the cut-off"
+            return Decision.HOLD_LATE, late if self.config.uses_late_result else f"{late}, which stops it"
+        if result.status is WorkStatus.ABORTED:
+            return Decision.HOLD_LATE, (
+                f"the engine stopped the pass after {result.steps_done} tokens: it could not end in time"
+            )
         if result.status is WorkStatus.NO_FRAME:
             return Decision.HOLD_NO_FRAME, "the engine found no whole frame"
         accepted = self.planner.accept(
@@ -431,6 +356,8 @@ class Controller:
         totals.ticks += 1
         totals.skipped_frames += record.skipped_frames
         totals.misses += record.is_miss
+        totals.aborted_passes += sum(work.is_aborted for work in record.work)
+        totals.evictions += len(record.journal)
         totals.late_publishes += record.is_late
         totals.skipped_ticks += record.skipped_ticks
         self.last_record = record

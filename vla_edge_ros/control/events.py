@@ -14,11 +14,13 @@ class ControlConfig:
     max_frame_age_ns: a frame older than this at the start of a tick is not worth a pass.
     max_hold_ns: after this long without a fresh action a hold becomes a SAFE_STOP.
     uses_late_result: a pass that ended after its cut-off serves the next tick as FRESH_LATE.
+    stall_timeout_ns: an engine that is silent for so long after the deadline of its pass hangs.
     """
 
     max_frame_age_ns: int
     max_hold_ns: int
     uses_late_result: bool
+    stall_timeout_ns: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,12 +115,22 @@ class LatencyModel:
         """A tick passed without a measurement."""
         self._newness *= 1 - _LN_2 / half_life_ticks
 
-    def observe(self, stages: StageTimes, total_ns: int, context_tokens: int) -> None:
-        """Learn from a finished pass that attended to `context_tokens`."""
+    def observe_bound(self, at_least: dict[str, int], factor: float, context_tokens: int) -> None:
+        """Learn from a pass that was stopped: taken to be `factor` times as long as its bound, by stage.
+
+        A stage that it had not come to is taken to be as it was.
+        """
+        durations = {}
+        for name, stage in self._stages.items():
+            known_ns = stage.level_ns(context_tokens) if self._n >= 2 else 0.0
+            durations[name] = round(max(factor * at_least[name], known_ns))
+        self.observe(durations, context_tokens)
+
+    def observe(self, durations: dict[str, int], context_tokens: int) -> None:
+        """Learn from a pass that attended to `context_tokens`; `durations` as of `durations_by_stage`."""
         self._n += 1
         if self._n == 0:
             return
-        durations = durations_by_stage(stages, total_ns)
         if self._n > 2:
             self._learn_error(sum(durations.values()), context_tokens)
         if self._newness < 1:

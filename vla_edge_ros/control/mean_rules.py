@@ -50,16 +50,36 @@ class EmaRule:
     def observe(
         self, stages: StageTimes, total_ns: int, context_tokens: int, config: AdmissionConfig
     ) -> None:
-        rest_ns = max(0, total_ns - stages.prefill_ns - stages.decode_ns)
-        durations = {"prefill": stages.prefill_ns, "decode": stages.decode_ns, "transfer": rest_ns}
-        for stage, ns in durations.items():
+        if not self._has_finished:
+            # Bounds alone tell nothing of stages that no pass has come to.
+            self.forget()
+            self._has_finished = True
+        self._aborted_in_a_row = 0
+        for stage, ns in _three(stages, total_ns).items():
             self._means[stage].observe(ns, config.ema_alpha)
+
+    def observe_aborted(
+        self, at_least: StageTimes, at_least_ns: int, context_tokens: int, config: AdmissionConfig
+    ) -> None:
+        """Such bounds raise the averages and never lower them.
+
+        One is weighted as any sample, since it may be a hiccup; from the second in a row on, the averages
+        rise to the bounds at once: weighted, they would stay below the deadline that the bounds come from,
+        and admit for ever what never fits.
+        """
+        alpha = config.ema_alpha if self._aborted_in_a_row == 0 else 1.0
+        self._aborted_in_a_row += 1
+        for stage, bound_ns in _three(at_least, at_least_ns).items():
+            mean = self._means[stage]
+            mean.observe(max(bound_ns, mean.value or 0), alpha)
 
     def settle(self, is_miss: bool, config: AdmissionConfig) -> None:
         """Misses teach it nothing."""
 
     def forget(self) -> None:
         self._means = {stage: Ema() for stage in ("prefill", "decode", "transfer")}
+        self._has_finished = False
+        self._aborted_in_a_row = 0
 
 
 class FixedRule:
@@ -86,12 +106,23 @@ class FixedRule:
                 stage: sorted(seen[stage] for seen in self._seen)[middle] for stage in self._seen[0]
             }
 
+    def observe_aborted(
+        self, at_least: StageTimes, at_least_ns: int, context_tokens: int, config: AdmissionConfig
+    ) -> None:
+        """It counts whole passes."""
+
     def settle(self, is_miss: bool, config: AdmissionConfig) -> None:
         """Misses teach it nothing."""
 
     def forget(self) -> None:
         self._seen: list[dict[str, int]] = []
         self._medians: dict[str, int] | None = None
+
+
+def _three(stages: StageTimes, total_ns: int) -> dict[str, int]:
+    """What the moving averages are of."""
+    rest_ns = max(0, total_ns - stages.prefill_ns - stages.decode_ns)
+    return {"prefill": stages.prefill_ns, "decode": stages.decode_ns, "transfer": rest_ns}
 
 
 def _judge(

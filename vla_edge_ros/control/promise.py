@@ -64,8 +64,9 @@ class Promise:
                 self._missed = None
         if record.is_miss:
             predicted = record.predicted_by_stage or {}
-            if record.own_pass is not None:
-                self.blame[_slowest_stage(record.own_pass, predicted)] += 1
+            ended = next((work for work in record.work if work.work_id == record.submitted_work), None)
+            if ended is not None:
+                self.blame[_slowest_stage(ended, predicted)] += 1
             elif record.decision is Decision.FAULT:
                 self.blame["engine"] += 1
             else:
@@ -118,5 +119,5 @@ def wilson_interval(n_found: int, n: int, z: float = Z_95) -> tuple[float, float
 
 
 def _slowest_stage(work: WorkTimes, predicted: dict[str, int]) -> str:
-    took = durations_by_stage(work.stages, work.total_ns)
+    took = durations_by_stage(work.stages + work.remaining, work.total_ns + work.remaining.total_ns)
     return max(took, key=lambda stage: took[stage] - predicted.get(stage, 0))

@@ -10,7 +10,9 @@ from vla_edge_ros.engine.interface import StageTimes
 class WorkTimes:
     """When work that this tick collected was begun, ended and seen by the control thread (steady ns).
 
-    frame_index: the frame that a pass read; None for a prompt, and where it found no whole frame.
+    is_aborted: the engine stopped the pass, since it could not end by its deadline.
+    steps_done, remaining: as of the result: the decode steps done, and what was to come at least.
+    frame_index: the frame that a pass used; None for a prompt, where it was stopped or found no whole frame.
     retained_frame: the frame that it put into memory, None where it put none.
     """
 
@@ -21,6 +23,9 @@ class WorkTimes:
     finished_ns: int
     received_ns: int
     stages: StageTimes = field(default_factory=StageTimes)
+    is_aborted: bool = False
+    steps_done: int = 0
+    remaining: StageTimes = field(default_factory=StageTimes)
     frame_index: int | None = None
     retained_frame: int | None = None
 
@@ -82,12 +87,13 @@ class TickRecord:
 
     @property
     def own_pass(self) -> WorkTimes | None:
-        """The pass that this tick began, where it also saw its end."""
-        return next((w for w in self.work if w.work_id == self.submitted_work), None)
+        """The pass that this tick began, where it also saw its end and the engine did not stop it."""
+        own = (w for w in self.work if w.work_id == self.submitted_work)
+        return next((w for w in own if not w.is_aborted), None)
 
     @property
     def is_miss(self) -> bool:
-        """The tick began a pass that was late, aborted or failed.
+        """The tick began a pass that was late, stopped or failed.
 
         No miss: the pass ended in time, and there was no frame or the robot was not ready to move.
         """
@@ -107,7 +113,8 @@ class TickRecord:
 
 def work_times(written: dict) -> WorkTimes:
     """What `asdict` made of a WorkTimes."""
-    return WorkTimes(**(written | {"stages": StageTimes(**written["stages"])}))
+    stages = {name: StageTimes(**written[name]) for name in ("stages", "remaining")}
+    return WorkTimes(**(written | stages))
 
 
 def tick_record(written: dict) -> TickRecord:

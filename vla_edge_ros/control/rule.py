@@ -60,6 +60,11 @@ class Rule(Protocol):
     ) -> None:
         """A pass ended, in time or late; `total_ns` runs from its submission."""
 
+    def observe_aborted(
+        self, at_least: StageTimes, at_least_ns: int, context_tokens: int, config: AdmissionConfig
+    ) -> None:
+        """A pass was stopped that would have taken at least this long."""
+
     def settle(self, is_miss: bool, config: AdmissionConfig) -> None:
         """A tick ended."""
 

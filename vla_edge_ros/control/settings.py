@@ -62,6 +62,7 @@ def live_settings(parameters: Parameters) -> Retune:
             max_frame_age_ns=ns(parameters["camera.max_age_ms"]),
             max_hold_ns=ns(parameters["actions.max_hold_ms"]),
             uses_late_result=parameters["actions.late_result"] == "next_tick",
+            stall_timeout_ns=ns(parameters["engine.stall_timeout_ms"]),
         ),
         AdmissionConfig(
             parameters["admission.ema_alpha"],

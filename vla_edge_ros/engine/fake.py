@@ -86,7 +86,7 @@ class FakeEngine:
     """Answers every work after `service_ms`, with tokens and embedding fixed by the frame's index.
 
     `now_ns` and `sleep_until` are the steady clock; tests on a virtual clock pass their own. Stage times are
-    half prefill, half decode.
+    half prefill, half decode. It foresees nothing: a pass that would end later is stopped at its deadline.
     """
 
     def __init__(
@@ -121,16 +121,18 @@ class FakeEngine:
         if self._in_flight is not None:
             raise EngineBusy(f"work {work.work_id} was submitted while work {self._in_flight.work_id} runs")
         started_ns = self._now_ns()
-        prefill_ns = self._service_ns // 2
         self._in_flight = WorkResult(
             work.work_id,
             WorkStatus.DONE,
-            stages=StageTimes(prefill_ns=prefill_ns, decode_ns=self._service_ns - prefill_ns),
+            stages=self._stages(self._service_ns),
             started_ns=started_ns,
             finished_ns=started_ns + self._service_ns,
         )
         if isinstance(work, FrameWork):
             self._look(self._in_flight)
+            is_late = 0 < work.deadline_ns < self._in_flight.finished_ns
+            if is_late and self._in_flight.status is WorkStatus.DONE:
+                self._stop(self._in_flight, max(started_ns, work.deadline_ns))
 
     def wait(self, until_ns: int) -> WorkResult | None:
         if self._failure is not None:
@@ -161,9 +163,23 @@ class FakeEngine:
             result.status = WorkStatus.NO_FRAME
             return
         self._n_frames += 1
+        result.steps_done = self._spec.action_tokens
         shape = (self._settings.steps, self._spec.action_tokens)
         result.frame = frame
         result.tokens = fake_tokens(frame.index, *shape)
         result.top_probability = np.full(shape, 1.0, np.float32)
         result.entropy = np.zeros(shape, np.float32)
         result.embedding = fake_embedding(frame.index, self._settings.hidden)
+
+    def _stages(self, elapsed_ns: int) -> StageTimes:
+        prefill_ns = min(elapsed_ns, self._service_ns // 2)
+        return StageTimes(prefill_ns=prefill_ns, decode_ns=elapsed_ns - prefill_ns)
+
+    def _stop(self, result: WorkResult, now_ns: int) -> None:
+        whole, done = result.stages, self._stages(now_ns - result.started_ns)
+        result.status, result.finished_ns, result.stages = WorkStatus.ABORTED, now_ns, done
+        result.frame = result.tokens = result.top_probability = result.entropy = result.embedding = None
+        result.steps_done = self._spec.action_tokens * done.decode_ns // max(1, whole.decode_ns)
+        result.remaining = StageTimes(
+            prefill_ns=whole.prefill_ns - done.prefill_ns, decode_ns=whole.decode_ns - done.decode_ns
+        )

@@ -5,6 +5,7 @@ says nothing.
 """
 
 import argparse
+import importlib
 import json
 import tempfile
 from pathlib import Path
@@ -229,17 +230,28 @@ def run_gate(n_configurations: int = 4, seed: int = 0, directory: Path | None = 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--configurations", type=whole(0), default=4, metavar="N", help="random geometries (4)"
+        "--configurations", type=whole(0), default=4, metavar="N", help="numpy: random geometries (4)"
     )
     parser.add_argument(
         "--seed", type=whole(0), default=0, help="of geometries, weights, prompts and frames (0)"
     )
-    parser.add_argument("--model", type=Path, metavar="DIR", help="also gate this Hugging Face directory")
+    parser.add_argument(
+        "--backend", choices=("numpy", "cuda"), default="numpy", help="the engine to gate (numpy)"
+    )
+    parser.add_argument(
+        "--model",
+        type=Path,
+        metavar="DIR",
+        help="numpy: also gate this Hugging Face directory; cuda: gate this directory or preset "
+        "(qwen2.5-coder-1.5b)",
+    )
     parser.add_argument("--json", type=Path, metavar="PATH", help="write the report there")
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the gate and print its table; 0 if it passed, 1 if not. Raises EngineError if it could not run."""
+    if args.backend == "cuda":
+        return importlib.import_module("vla_edge_ros.engine.cuda.gate").run(args)
     if args.json is not None:
         output.prepare(args.json)
     report = run_gate(args.configurations, args.seed, args.model)

@@ -23,11 +23,9 @@ class ReferencePass:
     logits: np.ndarray
 
 
-def export_checkpoint(directory: Path, config: ModelConfig, weights: WeightSource) -> None:
-    """Write a decoder as a Hugging Face directory: config.json and model.safetensors in float32."""
-    from safetensors.numpy import save_file
-
-    fields = {
+def config_fields(config: ModelConfig) -> dict:
+    """The fields of a config.json for this geometry."""
+    return {
         "architectures": ["Qwen2ForCausalLM"],
         "model_type": "qwen2",
         "vocab_size": config.vocab_size,
@@ -44,7 +42,13 @@ def export_checkpoint(directory: Path, config: ModelConfig, weights: WeightSourc
         "use_sliding_window": False,
         "torch_dtype": "float32",
     }
-    (directory / "config.json").write_text(json.dumps(fields, indent=2), encoding="utf-8")
+
+
+def export_checkpoint(directory: Path, config: ModelConfig, weights: WeightSource) -> None:
+    """Write a decoder as a Hugging Face directory: config.json and model.safetensors in float32."""
+    from safetensors.numpy import save_file
+
+    (directory / "config.json").write_text(json.dumps(config_fields(config), indent=2), encoding="utf-8")
     tensors = {
         name: weights.read(name, np.empty(shape, np.float32))
         for name, shape in decoder_shapes(config).items()

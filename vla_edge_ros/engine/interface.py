@@ -76,12 +76,17 @@ class FrameWork:
     context_slots: (n,) int32, all valid slots in rank order: the prompt, then retained frames oldest first.
     frame_slots: (32,) int32, where this frame's block goes; it attends to the context and causally to itself.
     action_slots: (A,) int32, for the action-start token and the first A - 1 action tokens; free afterwards.
+    deadline_ns: steady clock, 0 for never: the pass is of no use after it. At each boundary (before vision,
+        before prefill, before every decode step, and after layers where that costs nothing) the engine
+        stops if the work that remains has been seen to need more than the time that is left; see `Pace`.
+        What it does not foresee may still end late: that is DONE, and `finished_ns` says when.
     """
 
     work_id: int
     context_slots: np.ndarray
     frame_slots: np.ndarray
     action_slots: np.ndarray
+    deadline_ns: int = 0
 
 
 class WorkStatus(Enum):
@@ -90,6 +95,13 @@ class WorkStatus(Enum):
     """The frame buffer had no whole frame to read; nothing was written to the cache."""
     FAILED = 2
     """The engine failed and must be replaced; `error` says why in one line."""
+    ABORTED = 3
+    """The pass was stopped, since it could not end by its deadline. It has no frame, tokens or embedding.
+
+    `steps_done` and `stages` tell how far it came. Its frame's and action slots may be half written, so no
+    slot list names them as context before a pass has written them again; no other slot was touched. Passes
+    afterwards give the bits that they would have given without it.
+    """
 
 
 STAGES = ("copy", "vision", "prefill", "decode")
@@ -105,15 +117,29 @@ class StageTimes:
     prefill_ns: int = 0
     decode_ns: int = 0
 
+    @property
+    def total_ns(self) -> int:
+        return self.copy_ns + self.vision_ns + self.prefill_ns + self.decode_ns
+
+    def __add__(self, other: "StageTimes") -> "StageTimes":
+        return StageTimes(
+            self.copy_ns + other.copy_ns,
+            self.vision_ns + other.vision_ns,
+            self.prefill_ns + other.prefill_ns,
+            self.decode_ns + other.decode_ns,
+        )
+
 
 @dataclass(slots=True)
 class WorkResult:
     """What became of a piece of work.
 
-    frame: the frame that the pass used (None for a prompt or NO_FRAME).
+    frame: the frame that the pass used (None for a prompt, NO_FRAME and ABORTED).
     tokens: (K, A) int32 vocabulary ids; K = 1 for this model, other policies give more steps.
     top_probability, entropy: (K, A) float32 of the softmax over the 256 action rows (entropy in nats).
     embedding: (hidden,) float32, the mean of the frame's patch embeddings.
+    steps_done: decode steps that a pass has finished, A where it is DONE.
+    remaining: what an ABORTED pass had still to take at least, by stage; 0 where that is not known.
     started_ns, finished_ns: steady clock, taken by the engine.
     """
 
@@ -126,6 +152,8 @@ class WorkResult:
     entropy: np.ndarray | None = None
     embedding: np.ndarray | None = None
     stages: StageTimes = field(default_factory=StageTimes)
+    steps_done: int = 0
+    remaining: StageTimes = field(default_factory=StageTimes)
     started_ns: int = 0
     finished_ns: int = 0
 

@@ -29,11 +29,11 @@ from vla_edge_ros.perception.frame import FrameMeta
 MAX_STEPS = 16
 """K: the longest action chunk of one result."""
 
-_HEADER = struct.Struct("=4H 4I Q 10q")
-# kind, status, arrays present, unused; four counts; work id;
-# frame index, stamp, capture, receipt; copy, vision, prefill, decode; started, finished
+_HEADER = struct.Struct("=4H 4I Q 14q")
+# kind, status, arrays present, steps done; four counts; work id; of a result: frame index, stamp, capture,
+# receipt; copy, vision, prefill, decode; the same, remaining; started, finished; of a frame's work: deadline
 _MIN_PAYLOAD_BYTES = 65536
-_NO_TIMES = (0,) * 10
+_NO_TIMES = (0,) * 14
 _TOKENS, _TOP_PROBABILITY, _ENTROPY, _EMBEDDING = 1, 2, 4, 8
 
 
@@ -143,7 +143,7 @@ class Mailbox:
     def _encode(self, message: Message) -> int:
         if isinstance(message, FrameWork):
             arrays = (message.context_slots, message.frame_slots, message.action_slots)
-            return self._encode_slots(Kind.FRAME, message.work_id, arrays)
+            return self._encode_slots(Kind.FRAME, message.work_id, arrays, message.deadline_ns)
         if isinstance(message, WorkResult):
             return self._encode_result(message)
         if isinstance(message, PromptWork):
@@ -154,10 +154,12 @@ class Mailbox:
             return self._encode_slots(Kind.CLOSE, 0, ())
         return self._encode_text(message)
 
-    def _encode_slots(self, kind: Kind, work_id: int, arrays: tuple[np.ndarray, ...]) -> int:
+    def _encode_slots(
+        self, kind: Kind, work_id: int, arrays: tuple[np.ndarray, ...], deadline_ns: int = 0
+    ) -> int:
         counts = [len(array) for array in arrays] + [0] * (4 - len(arrays))
         self._check_fits(4 * sum(counts), kind)
-        _HEADER.pack_into(self._send_buffer, 0, kind, 0, 0, 0, *counts, work_id, *_NO_TIMES)
+        _HEADER.pack_into(self._send_buffer, 0, kind, 0, 0, 0, *counts, work_id, deadline_ns, *_NO_TIMES[1:])
         offset = 0
         for array, count in zip(arrays, counts, strict=False):
             np.copyto(self._out_ints[offset : offset + count], array)
@@ -197,24 +199,21 @@ class Mailbox:
             np.copyto(view[offset : offset + array.size].reshape(array.shape), array)
             offset += array.size
         frame = result.frame
-        stages = result.stages
         _HEADER.pack_into(
             self._send_buffer,
             0,
             Kind.RESULT,
             result.status.value,
             present,
-            0,
+            result.steps_done,
             steps,
             action_tokens,
             embedding_size,
             len(error),
             result.work_id,
             *((0, 0, 0, 0) if frame is None else _frame_fields(frame)),
-            stages.copy_ns,
-            stages.vision_ns,
-            stages.prefill_ns,
-            stages.decode_ns,
+            *_stage_fields(result.stages),
+            *_stage_fields(result.remaining),
             result.started_ns,
             result.finished_ns,
         )
@@ -230,11 +229,11 @@ class Mailbox:
             )
 
     def _decode(self, size: int) -> Message:
-        kind, status, present, _, *rest = _HEADER.unpack_from(self._receive_buffer)
+        kind, status, present, steps_done, *rest = _HEADER.unpack_from(self._receive_buffer)
         counts, work_id, times = rest[:4], rest[4], rest[5:]
         kind = Kind(kind)
         if kind is Kind.RESULT:
-            return self._decode_result(size, status, present, counts, work_id, times)
+            return self._decode_result(size, status, present, steps_done, counts, work_id, times)
         if kind is Kind.CLOSE:
             return Close()
         if kind in (Kind.SPEC, Kind.INFO, Kind.ERROR):
@@ -245,12 +244,12 @@ class Mailbox:
             arrays.append(self._in_ints[offset : offset + count])
             offset += count
         if kind is Kind.FRAME:
-            return FrameWork(work_id, *arrays)
+            return FrameWork(work_id, *arrays, deadline_ns=times[0])
         if kind is Kind.PROMPT:
             return PromptWork(work_id, *arrays[:2])
         return Evict(arrays[0])
 
-    def _decode_result(self, size, status, present, counts, work_id, times) -> WorkResult:
+    def _decode_result(self, size, status, present, steps_done, counts, work_id, times) -> WorkResult:
         steps, action_tokens, embedding_size, _ = counts
         shape = (steps, action_tokens)
         offset = 0
@@ -274,8 +273,10 @@ class Mailbox:
             entropy=arrays[2],
             embedding=arrays[3],
             stages=StageTimes(*times[4:8]),
-            started_ns=times[8],
-            finished_ns=times[9],
+            steps_done=steps_done,
+            remaining=StageTimes(*times[8:12]),
+            started_ns=times[12],
+            finished_ns=times[13],
         )
 
 
@@ -289,3 +290,7 @@ def _payload_views(buffer: memoryview) -> tuple[np.ndarray, np.ndarray]:
 
 def _frame_fields(frame: FrameMeta) -> tuple[int, int, int, int]:
     return frame.index, frame.stamp_ns, frame.capture_ns, frame.receipt_ns
+
+
+def _stage_fields(stages: StageTimes) -> tuple[int, int, int, int]:
+    return stages.copy_ns, stages.vision_ns, stages.prefill_ns, stages.decode_ns

@@ -116,10 +116,14 @@ class NumpyDecoder:
         states = self._work["states"][: len(tokens)]
         return np.take(self.weights["embed"], tokens, axis=0, out=states, mode="clip")
 
-    def extend(self, states: np.ndarray, slots: np.ndarray) -> np.ndarray:
+    def extend(
+        self, states: np.ndarray, slots: np.ndarray, layer_ended: Callable[[int], None] = lambda layer: None
+    ) -> np.ndarray:
         """Append T tokens to the sequence and to `slots` (T,); returns the normed final states (T, hidden).
 
         states: (T, hidden) float32, overwritten. Every token attends to all ranks before it and to itself.
+        layer_ended: called with each layer's number; what it raises leaves `slots` half written, and the
+            sequence is to be begun again.
         """
         n_tokens = len(slots)
         start = self._n_ranks
@@ -129,6 +133,7 @@ class NumpyDecoder:
             self._mlp(layer, states)
             if self.after_layer is not None:
                 self.after_layer(layer, states)
+            layer_ended(layer)
         return self._norm(states, self.weights["final_norm"])
 
     def action_logits(self, normed: np.ndarray) -> np.ndarray:

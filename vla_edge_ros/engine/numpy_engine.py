@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -21,6 +22,7 @@ from vla_edge_ros.engine.interface import (
 )
 from vla_edge_ros.engine.model_config import ModelConfig
 from vla_edge_ros.engine.numpy_decoder import NumpyDecoder, kv_buffers, weight_buffers, work_buffers
+from vla_edge_ros.engine.pace import CannotEnd, Countdown, Pace
 from vla_edge_ros.engine.vision import (
     FRAME_HEIGHT,
     FRAME_WIDTH,
@@ -54,6 +56,7 @@ class NumpyEngine:
         self._vision: PatchEmbedding | None = None
         self._pixels = np.zeros((FRAME_HEIGHT, FRAME_WIDTH, 3), np.uint8)
         self._token = np.zeros(1, np.intp)
+        self._pace = Pace()
         self._result: WorkResult | None = None
         self._failure = ""
         self._thread_limit: threadpool_limits | None = None
@@ -121,12 +124,13 @@ class NumpyEngine:
             self._fill_prompt(work)
             result.stages.prefill_ns = time.monotonic_ns() - result.started_ns
             return
+        countdown = Countdown(self._pace, work, ("copy", "vision", "prefill"), result.started_ns)
         result.frame = self._frames.read_into(self._pixels)
         if result.frame is None:
             result.status = WorkStatus.NO_FRAME
             return
-        result.stages.copy_ns = time.monotonic_ns() - result.started_ns
-        self._run_pass(work, result)
+        countdown.part_ended(time.monotonic_ns())
+        self._run_pass(work, result, countdown)
 
     def _fill_prompt(self, work: PromptWork) -> None:
         decoder = self.decoder
@@ -135,37 +139,58 @@ class NumpyEngine:
             chunk = slice(first, first + decoder.max_tokens)
             decoder.extend(decoder.embed_tokens(work.tokens[chunk]), work.slots[chunk])
 
-    def _run_pass(self, work: FrameWork, result: WorkResult) -> None:
-        decoder, stages = self.decoder, result.stages
-        began = time.monotonic_ns()
+    def _run_pass(self, work: FrameWork, result: WorkResult, countdown: Countdown) -> None:
+        """Vision, prefill and decode; stopped where `countdown` says that they cannot end in time."""
+        try:
+            self._look_and_decide(work, result, countdown)
+        except CannotEnd:
+            countdown.stop(time.monotonic_ns(), result)
+            # Half written: whoever reads them shows it.
+            self.decoder.forget(work.frame_slots)
+            self.decoder.forget(work.action_slots)
+        else:
+            countdown.tell(result)
+
+    def _look_and_decide(self, work: FrameWork, result: WorkResult, countdown: Countdown) -> None:
+        decoder, now_ns = self.decoder, time.monotonic_ns
+        n_layers = decoder.config.num_hidden_layers
+
+        def layer_ended(layer: int) -> None:
+            countdown.look(now_ns(), (layer + 1) / n_layers)
+
+        countdown.look(now_ns())
         states = self._vision.embed(self._pixels)
         result.embedding = np.mean(states, axis=0)
-        embedded = time.monotonic_ns()
-        stages.vision_ns = embedded - began
+        countdown.part_ended(now_ns())
+        countdown.look(now_ns())
         decoder.start(work.context_slots)
-        decoder.extend(states, work.frame_slots)
-        prefilled = time.monotonic_ns()
-        stages.prefill_ns = prefilled - embedded
-        self._decode(work.action_slots, result)
-        stages.decode_ns = time.monotonic_ns() - prefilled
-
-    def _decode(self, slots: np.ndarray, result: WorkResult) -> None:
-        decoder, n_actions = self.decoder, len(slots)
+        decoder.extend(states, work.frame_slots, layer_ended)
+        countdown.part_ended(now_ns())
+        n_actions = len(work.action_slots)
         result.tokens = np.zeros((1, n_actions), np.int32)
         result.top_probability = np.zeros((1, n_actions), np.float32)
         result.entropy = np.zeros((1, n_actions), np.float32)
         self._token[0] = decoder.config.action_start
         for step in range(n_actions):
-            normed = decoder.extend(decoder.embed_tokens(self._token), slots[step : step + 1])
-            logits = decoder.action_logits(normed[0])
-            if not np.isfinite(logits).all():
-                self._failure = (
-                    f"the logits of decode step {step} are not finite: the engine must be replaced"
-                )
+            countdown.look(now_ns())
+            self._decode(step, work.action_slots, result, layer_ended)
+            if self._failure:
                 return
-            self._token[0] = decoder.config.first_action + int(np.argmax(logits))
-            result.tokens[0, step] = self._token[0]
-            result.top_probability[0, step], result.entropy[0, step] = _confidence(logits)
+            countdown.part_ended(now_ns())
+
+    def _decode(
+        self, step: int, slots: np.ndarray, result: WorkResult, layer_ended: Callable[[int], None]
+    ) -> None:
+        decoder = self.decoder
+        states = decoder.embed_tokens(self._token)
+        normed = decoder.extend(states, slots[step : step + 1], layer_ended)
+        logits = decoder.action_logits(normed[0])
+        if not np.isfinite(logits).all():
+            self._failure = f"the logits of decode step {step} are not finite: the engine must be replaced"
+            return
+        self._token[0] = decoder.config.first_action + int(np.argmax(logits))
+        result.tokens[0, step] = self._token[0]
+        result.top_probability[0, step], result.entropy[0, step] = _confidence(logits)
 
     def _check(self, work: PromptWork | FrameWork) -> None:
         if isinstance(work, PromptWork):
@@ -198,8 +223,10 @@ class NumpyEngine:
         """One pass over an empty memory and a black frame, then a cache that is empty again."""
         slots = np.arange(FRAME_TOKENS + self._spec.action_tokens, dtype=np.int32)
         work = FrameWork(0, slots[:0], slots[:FRAME_TOKENS], slots[FRAME_TOKENS:])
+        # A cold start tells nothing of the least that a pass takes: it has a pace of its own.
+        countdown = Countdown(Pace(), work, ("vision", "prefill"), time.monotonic_ns())
         with np.errstate(all="ignore"):
-            self._run_pass(work, WorkResult(0, WorkStatus.DONE))
+            self._run_pass(work, WorkResult(0, WorkStatus.DONE), countdown)
         if self._failure:
             raise EngineError(f"model {self._spec.model!r}, first pass: {self._failure}")
         self.decoder.forget(slots)

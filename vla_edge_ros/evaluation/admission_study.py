@@ -83,7 +83,7 @@ def best_ema(name: str, target: float) -> dict:
 
 
 def recovery_ticks() -> int:
-    """Ticks from one pass of 80 ms in steady 20 ms to the next FRESH one; raises ValueError on a refusal."""
+    """Ticks that one pass of 80 ms in steady 20 ms costs; raises ValueError where one was refused."""
     trace = make_trace("steady", 400)
     trace.service_ms[200] = HICCUP_MS
     outcome = simulate(admission := Admission(config("conformal")), trace)

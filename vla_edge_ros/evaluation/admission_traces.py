@@ -31,8 +31,7 @@ class Trace:
     def causal_goodput(self, target: float) -> float:
         """FRESH per tick that no rule can beat that misses `target` per tick and is told the state.
 
-        It begins the passes with the smallest probability of a miss, as many as the target pays for. That
-        a late pass keeps the engine busy is not charged to it.
+        It begins the passes with the smallest probability of a miss, as many as the target pays for.
         """
         costs = np.sort(self.miss_probability)
         spent = np.cumsum(costs)

@@ -53,8 +53,8 @@ def report(run: dict, film_strips: dict[str, list[FilmFrame]]) -> str:
         "<h2>Predicted and actual time</h2>",
         _figure(
             calibration_plot(run),
-            "Left: every pass, late ones included, against what admission predicted of it. Right: the share"
-            " of passes that took at most so much longer than predicted.",
+            "Left: every pass, late and stopped ones included, against what admission predicted of it. Right:"
+            " the share of passes that took at most so much longer than predicted.",
         ),
         "<h2>Figures</h2>",
         f'<div class="tables">{"".join(_tables(run))}</div>',

@@ -81,6 +81,7 @@ class _Document(_Rows, total=False):
     longest_hold: int | None
     late_publishes: int | None
     skipped_ticks: int | None
+    aborted_passes: int | None
     bare_loop_late: int | None
     decision_counts: dict[str, int]
     latency_ms: dict[str, dict[str, float | None]]
@@ -99,7 +100,8 @@ def check_document(document: object) -> None:
 
 def row(record: dict) -> dict:
     """What the report draws beside a record (`TickRecord.to_json`) itself; None where the tick has none."""
-    own = next((work for work in record["work"] if work["work_id"] == record["submitted_work"]), None)
+    finished = (work for work in record["work"] if not work["is_aborted"])
+    own = next((work for work in finished if work["work_id"] == record["submitted_work"]), None)
     stages = {f"{stage}_ms": _ms(own and own["stages"][f"{stage}_ns"]) for stage in STAGES}
     return {
         "frame_age_ms": _ms(record["frame_age_ns"]),
@@ -141,6 +143,7 @@ def summarise(records: list[dict], first_frame: int = 0) -> dict:
         **_promise(records),
         "late_publishes": sum(record["is_late"] for record in records),
         "skipped_ticks": sum(record["skipped_ticks"] for record in records),
+        "aborted_passes": sum(work["is_aborted"] for record in records for work in record["work"]),
         "decision_counts": {d.value: decisions.count(d.value) for d in Decision if d.value in decisions},
         "latency_ms": {stage: percentiles(r[key] for r in rows) for stage, key in latency.items()},
         "start_error_ms": percentiles(

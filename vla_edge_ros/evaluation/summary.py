@@ -78,6 +78,7 @@ def _tick_rows(run: dict) -> list[tuple[str, str]]:
         ("fresh actions", in_words(run.get("fresh"))),
         ("share of fresh actions", in_words(None if ratio is None else 100.0 * ratio, 1, "%")),
         *_promise_rows(run),
+        ("passes stopped at their deadline", in_words(run.get("aborted_passes"))),
         ("late publishes", in_words(run.get("late_publishes"))),
     ]
     if run.get("bare_loop_late") is not None:

@@ -1,7 +1,7 @@
 """An engine on a virtual clock: the real arithmetic, with service times that are stated or were recorded."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -22,13 +22,22 @@ NEVER_NS = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class StatedService:
-    """Every piece of work takes `service_ns`; stages are not told apart."""
+    """Every piece of work takes `service_ns`; stages are not told apart, and count as decoding.
+
+    A pass that takes longer than its deadline allows is stopped there.
+    """
 
     service_ns: int
 
-    def times(self, work_id: int, now_ns: int) -> WorkTimes:
+    def times(self, work: PromptWork | FrameWork, now_ns: int) -> WorkTimes:
         end = now_ns + self.service_ns
-        return WorkTimes(work_id, "", now_ns, now_ns, end, end, StageTimes())
+        if not (isinstance(work, FrameWork) and 0 < work.deadline_ns < end):
+            return WorkTimes(work.work_id, "", now_ns, now_ns, end, end)
+        stopped = max(now_ns, work.deadline_ns)
+        remaining = StageTimes(decode_ns=end - stopped)
+        return WorkTimes(
+            work.work_id, "", now_ns, now_ns, stopped, stopped, is_aborted=True, remaining=remaining
+        )
 
 
 class RecordedService:
@@ -37,11 +46,11 @@ class RecordedService:
     def __init__(self, recorded: Mapping[int, WorkTimes]) -> None:
         self._recorded = recorded
 
-    def times(self, work_id: int, now_ns: int) -> WorkTimes:
+    def times(self, work: PromptWork | FrameWork, now_ns: int) -> WorkTimes:
         """What was recorded; work that the run did not see the end of never ends here either."""
-        if work_id in self._recorded:
-            return self._recorded[work_id]
-        return WorkTimes(work_id, "", now_ns, now_ns, NEVER_NS, NEVER_NS)
+        if work.work_id in self._recorded:
+            return self._recorded[work.work_id]
+        return WorkTimes(work.work_id, "", now_ns, now_ns, NEVER_NS, NEVER_NS)
 
 
 class VirtualEngine:
@@ -68,18 +77,18 @@ class VirtualEngine:
         return self._engine.configure()
 
     def submit(self, work: PromptWork | FrameWork) -> None:
-        times = self._service.times(work.work_id, self._clock.now_ns())
+        times = self._service.times(work, self._clock.now_ns())
         self._start(times)
-        if times.kind == "frame" and times.frame_index is None:
+        if times.is_aborted:
+            result = WorkResult(work.work_id, WorkStatus.ABORTED)
+        elif times.kind == "frame" and times.frame_index is None:
             result = WorkResult(work.work_id, WorkStatus.NO_FRAME)
         else:
-            self._engine.submit(work)
+            # A deadline is of the virtual clock: whether it was met is in `times`.
+            self._engine.submit(replace(work, deadline_ns=0) if isinstance(work, FrameWork) else work)
             result = self._engine.wait(NEVER_NS)
-        result.started_ns, result.finished_ns, result.stages = (
-            times.started_ns,
-            times.finished_ns,
-            times.stages,
-        )
+        result.started_ns, result.finished_ns = times.started_ns, times.finished_ns
+        result.stages, result.steps_done, result.remaining = times.stages, times.steps_done, times.remaining
         self._result, self._received_ns = result, times.received_ns
 
     def wait(self, until_ns: int) -> WorkResult | None:

@@ -134,6 +134,7 @@ def sections(
             "skipped_ticks": totals.skipped_ticks,
             "late_publishes": totals.late_publishes,
             "misses": totals.misses,
+            "aborted_passes": totals.aborted_passes,
             "refusals": controller.admission.refusals,
             "longest_refusal_ticks": controller.admission.longest_refusal,
             "probes": controller.admission.probes,

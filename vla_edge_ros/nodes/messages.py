@@ -102,6 +102,7 @@ def telemetry(record: TickRecord, promise: Promise) -> dict[str, float]:
     return {
         "is_fresh": float(record.decision.is_fresh),
         "is_miss": float(record.is_miss),
+        "aborted_passes": float(sum(work.is_aborted for work in record.work)),
         "is_late": float(record.is_late),
         "start_error_ms": ms(record.start_error_ns),
         "publish_ms": ms(record.published_ns - record.scheduled_ns),

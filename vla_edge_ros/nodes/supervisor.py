@@ -1,4 +1,4 @@
-"""Replaces an engine process that died, while the tick thread goes on publishing."""
+"""Replaces an engine process that died or hangs, while the tick thread goes on publishing."""
 
 import queue
 import threading

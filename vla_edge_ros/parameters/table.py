@@ -236,9 +236,20 @@ ENGINE = (
         maximum=64,
     ),
     Parameter(
+        "engine.stall_timeout_ms",
+        2000.0,
+        "An engine that has not answered so long after the deadline of its pass hangs: the tick is FAULT "
+        "and the process is replaced, as a dead one is. A prompt has no deadline; it has so long for each "
+        "of its tokens.",
+        unit="ms",
+        minimum=100.0,
+        maximum=600_000.0,
+        is_live=True,
+    ),
+    Parameter(
         "engine.restart_limit",
         3,
-        "How often a dead engine process is replaced before the node stays stopped; 0: never.",
+        "How often a dead or hanging engine process is replaced before the node stays stopped; 0: never.",
         minimum=0,
         maximum=100,
     ),

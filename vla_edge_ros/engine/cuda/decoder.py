@@ -1,13 +1,15 @@
 """A model on the device: weights, KV cache and workspaces in one arena, and its passes as captured graphs."""
 
 import ctypes
+import time
 from dataclasses import dataclass
 
 import numpy as np
 
 from vla_edge_ros.engine.cuda.arena import Arena
 from vla_edge_ros.engine.cuda.device import Device, check
-from vla_edge_ros.engine.cuda.kernels import Arguments, Kernels, command_dtype, result_dtype
+from vla_edge_ros.engine.cuda.device_clock import DeviceClock
+from vla_edge_ros.engine.cuda.kernels import Arguments, Kernels, command_dtype, last_mark_ns, result_dtype
 from vla_edge_ros.engine.cuda.plan import Plan
 from vla_edge_ros.engine.cuda.upload import Uploader, bf16_bits, rope_table
 from vla_edge_ros.engine.interface import FRAME_TOKENS, EngineError
@@ -21,6 +23,8 @@ PASSES_BETWEEN_SWEEPS = 1 << 20
 """Tags are 32 bit: before they come round again, the words they mark are cleared."""
 
 NEVER_NS = (1 << 64) - 1
+
+_LONGEST_LAYER_NS = (1 << 32) - 1
 
 _PIXELS_OFFSETS_WORD = 32
 _PIXELS_OFFSET = 4096
@@ -68,6 +72,7 @@ class CudaDecoder:
     """Allocates, uploads and captures here; afterwards a pass is one write of a command and one graph launch.
 
     frames: the frame buffer to page-lock. Raises EngineError.
+    clock: the device's clock against the steady one, as of the latest pass.
     """
 
     def __init__(
@@ -103,6 +108,8 @@ class CudaDecoder:
         device.upload(self.arena["rope"], rope_table(self.config, plan.n_slots))
         self.poison()
         self._passes = 0
+        self._launched_ns = 0
+        self.clock = DeviceClock()
         self.frame_graph = self.capture("fetch", "rank_context", "prefill", "decode")
         self.prompt_graph = self.capture("fetch", "rank_context", "prefill")
 
@@ -174,8 +181,14 @@ class CudaDecoder:
         abort_ns: int = NEVER_NS,
         is_frame: bool = True,
         graph=None,
+        prefill_layer_ns: int = 0,
+        decode_layer_ns: int = 0,
     ) -> None:
-        """Launch a pass: a frame (or a piece of a prompt) to `token_slots`, then `n_steps` tokens."""
+        """Launch a pass: a frame (or a piece of a prompt) to `token_slots`, then `n_steps` tokens.
+
+        abort_ns: device time by which it must end. It stops as soon as it cannot, where each layer that is
+            still to come takes `prefill_layer_ns` or `decode_layer_ns`.
+        """
         command = self.command
         n_context, n_tokens = len(context_slots), len(token_slots)
         if self._passes % PASSES_BETWEEN_SWEEPS == 0:
@@ -185,19 +198,26 @@ class CudaDecoder:
         self._passes += 1
         command["n_context"], command["n_tokens"], command["n_steps"] = n_context, n_tokens, n_steps
         command["is_frame"], command["abort_ns"] = is_frame, abort_ns
+        command["prefill_layer_ns"] = min(prefill_layer_ns, _LONGEST_LAYER_NS)
+        command["decode_layer_ns"] = min(decode_layer_ns, _LONGEST_LAYER_NS)
         command["is_void"] = command["is_aborted"] = 0
         command["token_slots"][0, :n_tokens] = token_slots
         command["context_slots"][0, :n_context] = context_slots
         if graph is None:
             graph = self.frame_graph if is_frame else self.prompt_graph
         driver = self.device.driver
+        self._launched_ns = time.monotonic_ns()
         check(driver.cuGraphLaunch(graph, self.stream))
         check(driver.cuEventRecord(self._done, self.stream))
 
     def finish(self) -> np.void:
         """Wait for the pass in flight, without the interpreter lock; the next one overwrites its `Result`."""
         check(self.device.driver.cuEventSynchronize(self._done))
-        return self.result[0]
+        told = self.result[0]
+        self.clock.observe(
+            self._launched_ns, int(told["fetched_ns"]), last_mark_ns(told), time.monotonic_ns()
+        )
+        return told
 
     def close(self) -> None:
         driver = self.device.driver

@@ -4,13 +4,12 @@ import importlib.util
 import queue
 import threading
 import time
-from itertools import pairwise
 
 import numpy as np
 
 from vla_edge_ros.engine.cuda.decoder import CudaDecoder, FrameMemory, arena_regions
 from vla_edge_ros.engine.cuda.device import Device
-from vla_edge_ros.engine.cuda.kernels import STAGE_MARKS, Kernels
+from vla_edge_ros.engine.cuda.kernels import Kernels, part_ends_ns
 from vla_edge_ros.engine.cuda.plan import make_plan
 from vla_edge_ros.engine.interface import (
     FRAME_TOKENS,
@@ -21,10 +20,10 @@ from vla_edge_ros.engine.interface import (
     EngineSpec,
     FrameWork,
     PromptWork,
-    StageTimes,
     WorkResult,
     WorkStatus,
 )
+from vla_edge_ros.engine.pace import STEP, CannotEnd, Countdown, Pace
 from vla_edge_ros.engine.weights import open_weights
 from vla_edge_ros.perception.frame import FrameMeta
 
@@ -32,6 +31,7 @@ for _module, _package in (("pycuda", "pycuda"), ("cuda", "cuda-bindings")):
     if importlib.util.find_spec(_module) is None:
         raise ImportError(f"{_package} is not installed")
 
+_PARTS = ("copy", "vision", "prefill")
 _NO_FRAME, _OVERTAKEN = 1, 2
 _MAX_ATTEMPTS = 8
 """Passes tried when the frame is overtaken while the device reads it, as in perception/frame_buffer.py."""
@@ -53,6 +53,7 @@ class CudaEngine:
         self._thread: threading.Thread | None = None
         self._unclaimed: int | None = None
         self._failure = ""
+        self._pace = Pace()
 
     def configure(self) -> EngineInfo:
         """Raises EngineError; nothing stays allocated then."""
@@ -182,13 +183,27 @@ class CudaEngine:
         return device, decoder, info
 
     def _pass(self, decoder: CudaDecoder, work: FrameWork, result: WorkResult) -> None:
+        limits = self._limits(decoder, work)
         for _ in range(_MAX_ATTEMPTS):
-            decoder.begin(work.context_slots, work.frame_slots, self._spec.action_tokens)
+            now_ns = time.monotonic_ns()
+            countdown = Countdown(self._pace, work, _PARTS, now_ns)
+            try:
+                countdown.look(now_ns)
+            except CannotEnd:
+                countdown.stop(now_ns, result)
+                return
+            decoder.begin(work.context_slots, work.frame_slots, self._spec.action_tokens, **limits)
             told = decoder.finish()
             if told["is_void"] != _OVERTAKEN:
                 break
         if told["is_void"]:
             result.status = WorkStatus.NO_FRAME
+            return
+        countdown = Countdown(self._pace, work, _PARTS, int(told["fetched_ns"]))
+        for mark_ns in part_ends_ns(told):
+            countdown.part_ended(mark_ns)
+        if told["is_aborted"]:
+            countdown.stop(int(told["stopped_ns"]), result)
             return
         n = self._spec.action_tokens
         logits = told["logits"][:n].copy()
@@ -197,12 +212,23 @@ class CudaEngine:
                 f"the pass ended after {told['steps_done']} of {n} steps or its logits are not finite"
             )
             return
+        countdown.tell(result)
         result.frame = FrameMeta(*(int(value) for value in told["frame_meta"]))
         result.tokens = (told["actions"][None, :n] + self._first_action).astype(np.int32)
         result.top_probability, result.entropy = confidence(logits[None])
         result.embedding = told["embedding"].copy()
-        marks = [*(int(told[name]) for name in STAGE_MARKS), int(told["step_ended_ns"][n - 1])]
-        result.stages = StageTimes(*(after - before for before, after in pairwise(marks)))
+
+    def _limits(self, decoder: CudaDecoder, work: FrameWork) -> dict[str, int]:
+        """What the device compares its own time with, for `CudaDecoder.begin`."""
+        abort_ns = decoder.clock.device_ns(work.deadline_ns) if work.deadline_ns else None
+        if abort_ns is None:
+            return {}
+        n_context, n_layers = len(work.context_slots), decoder.config.num_hidden_layers
+        return {
+            "abort_ns": abort_ns,
+            "prefill_layer_ns": self._pace.least_ns("prefill", n_context) // n_layers,
+            "decode_layer_ns": self._pace.least_ns(STEP, n_context) // n_layers,
+        }
 
 
 def confidence(logits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -40,7 +40,7 @@ def command_dtype(n_slots: int) -> np.dtype:
             *((name, np.uint32) for name in ("epoch", "n_context", "n_tokens", "n_steps")),
             *((name, np.uint32) for name in ("is_frame", "is_void", "is_aborted", "frame_index")),
             ("abort_ns", np.uint64),
-            ("reserved", np.uint64),
+            *((name, np.uint32) for name in ("prefill_layer_ns", "decode_layer_ns")),
             ("token_slots", np.int32, 32),
             ("context_slots", np.int32, n_slots),
         ]
@@ -68,6 +68,32 @@ def result_dtype(hidden_size: int) -> np.dtype:
     )
 
 
+TRACED = "-DTRACED"
+"""Built to write every operator's output, and phases' times, for checks."""
+
+LOSES_SPLIT = "-DLOST_SPLIT=0"
+"""Built with a fault, for a check that must find it: attention leaves out its first split."""
+
+
+# A pass leaves in `Result` what an earlier one wrote, where it does not come to it.
+
+
+def part_ends_ns(told: np.void) -> list[int]:
+    """Device times at which copy, vision, prefill and the steps ended, as far as the pass came."""
+    ends = [int(told["prefill_began_ns"]), int(told["embedded_ns"])]
+    # A stopped prefill ends after it was stopped.
+    if told["is_aborted"] and told["stopped_ns"] <= told["prefill_ended_ns"]:
+        return ends
+    return [*ends, int(told["prefill_ended_ns"]), *map(int, told["step_ended_ns"][: int(told["steps_done"])])]
+
+
+def last_mark_ns(told: np.void) -> int:
+    """The last device time that a pass left."""
+    if told["is_void"]:
+        return int(told["fetched_ns"])
+    return int(told["stopped_ns"]) if told["is_aborted"] else part_ends_ns(told)[-1]
+
+
 @dataclass(frozen=True, slots=True)
 class Launch:
     """One kernel with its geometry; every kernel of a pass takes `Arguments` by value."""
@@ -82,12 +108,12 @@ class Launch:
 class Kernels:
     """All kernels of a plan on a device. Raises EngineError if they cannot be compiled or loaded.
 
-    is_traced: built to write every operator's output, and phases' times, for checks.
+    flags: TRACED, LOSES_SPLIT.
     """
 
-    def __init__(self, device: Device, plan: Plan, is_traced: bool = False):
+    def __init__(self, device: Device, plan: Plan, flags: tuple[str, ...] = ()):
         self._device, self._driver = device, device.driver
-        compiler = Compiler(device.architecture, plan.defines() + ("-DTRACED",) * is_traced)
+        compiler = Compiler(device.architecture, plan.defines() + flags)
         self.plan_id = plan.identity(compiler.build)
         self._modules = {
             name: check(self._driver.cuModuleLoadData(compiler.cubin(name)))

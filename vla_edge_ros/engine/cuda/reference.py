@@ -1,7 +1,7 @@
-"""The model in torch on the GPU, in float32 or float64, for checks; never imported by the engine.
+"""The model in torch, in float32 or float64, for checks; never imported by the engine.
 
-Weights are the values of bf16, as the engine holds them. `Reference` grows a sequence by blocks of tokens;
-its traces have the layout of `Trace` in cuda/workspace.cuh.
+Weights are the values of bf16, as the engine holds them. `Reference` grows a sequence by blocks of tokens and
+forgets as the engine's memory does; its traces have the layout of `Trace` in cuda/workspace.cuh.
 """
 
 import math
@@ -9,10 +9,11 @@ import math
 import numpy as np
 import torch
 
-from vla_edge_ros.engine.cuda.upload import bf16_rounded, rope_table
+from vla_edge_ros.engine.cuda.upload import rope_table
+from vla_edge_ros.engine.interface import FRAME_TOKENS
 from vla_edge_ros.engine.model_config import ACTION_ROWS, ModelConfig
-from vla_edge_ros.engine.vision import PATCH_SIZE, VISION_BIAS, VISION_WEIGHT, cut_patches, vision_shapes
-from vla_edge_ros.engine.weights import WeightSource, decoder_shapes
+from vla_edge_ros.engine.vision import PATCH_SIZE, VISION_BIAS, VISION_WEIGHT, cut_patches
+from vla_edge_ros.engine.weights import EMBEDDING, HEAD
 
 
 class Parts:
@@ -34,40 +35,41 @@ class Parts:
 
 
 class Reference:
-    def __init__(self, config: ModelConfig, weights: WeightSource, n_ranks: int, dtype=torch.float32):
+    """A cache of keys before RoPE, and forward passes over it, in `dtype`.
+
+    tensors: every weight in bf16 by its Hugging Face name, all on one device; widened where they are used.
+    keys, values: for each layer (n, KV heads, head), by rank. A key is turned by its rank when it is read.
+    """
+
+    def __init__(
+        self, config: ModelConfig, tensors: dict[str, torch.Tensor], n_ranks: int, dtype=torch.float32
+    ):
         torch.backends.cuda.matmul.allow_tf32 = False
         self.config, self.dtype, self.parts = config, dtype, Parts(config)
-        self.weights = {}
-        shapes = decoder_shapes(config) | vision_shapes(config.hidden_size)
-        for name, shape in shapes.items():
-            values = weights.read(name, np.empty(shape, np.float32))
-            # Kept in bf16, which holds the values exactly, and widened where they are used.
-            self.weights[name] = torch.from_numpy(bf16_rounded(values)).to("cuda", torch.bfloat16)
-        self.rope = torch.from_numpy(rope_table(config, n_ranks)).cuda().to(dtype)
-        self.reset()
+        self.tensors, self.device = tensors, tensors[EMBEDDING].device
+        self.rope = torch.from_numpy(rope_table(config, n_ranks)).to(self.device, dtype)
+        shape = (0, config.num_key_value_heads, config.head_dim)
+        layers = range(config.num_hidden_layers)
+        self.keys = [torch.zeros(shape, dtype=dtype, device=self.device) for _ in layers]
+        self.values = [torch.zeros(shape, dtype=dtype, device=self.device) for _ in layers]
 
-    def reset(self, n: int = 0) -> None:
-        """Keep the first `n` tokens only."""
-        layers = self.config.num_hidden_layers
-        if n == 0:
-            shape = (0, self.config.num_key_value_heads, self.config.head_dim)
-            self.keys = [torch.zeros(shape, dtype=self.dtype, device="cuda") for _ in range(layers)]
-            self.values = [key.clone() for key in self.keys]
-        else:
-            self.keys = [key[:n] for key in self.keys]
-            self.values = [value[:n] for value in self.values]
+    def forget(self, first: int, end: int) -> None:
+        """Drop the tokens at ranks `first` to `end` - 1; later ranks close up."""
+        for cached in (self.keys, self.values):
+            cached[:] = [torch.cat([layer[:first], layer[end:]]) for layer in cached]
 
     def weight(self, name: str) -> torch.Tensor:
-        return self.weights[name].to(self.dtype)
+        return self.tensors[name].to(self.dtype)
 
-    def embed(self, tokens) -> torch.Tensor:
-        return self.weights["model.embed_tokens.weight"][torch.as_tensor(tokens, device="cuda")].to(
-            self.dtype
-        )
+    def embed(self, tokens: np.ndarray) -> torch.Tensor:
+        """(n, hidden) of token ids (n,)."""
+        ids = torch.from_numpy(np.asarray(tokens, np.int64)).to(self.device)
+        return self.tensors[EMBEDDING][ids].to(self.dtype)
 
     def embed_frame(self, pixels: np.ndarray) -> torch.Tensor:
-        values = cut_patches(pixels, np.empty((32, PATCH_SIZE), np.float32))
-        values = torch.from_numpy(values).cuda().to(self.dtype)
+        """(32, hidden) of a frame (64, 128, 3) uint8."""
+        values = cut_patches(pixels, np.empty((FRAME_TOKENS, PATCH_SIZE), np.float32))
+        values = torch.from_numpy(values).to(self.device, self.dtype)
         return values @ self.weight(VISION_WEIGHT).T + self.weight(VISION_BIAS)
 
     def norm(self, x: torch.Tensor, name: str) -> torch.Tensor:
@@ -102,7 +104,7 @@ class Reference:
         n, n_tokens = len(keys), len(q)
         group = self.config.num_attention_heads // self.config.num_key_value_heads
         keys, values = keys.repeat_interleave(group, 1), values.repeat_interleave(group, 1)
-        mask = torch.ones(n_tokens, n, dtype=torch.bool, device="cuda").tril(n - n_tokens)
+        mask = torch.ones(n_tokens, n, dtype=torch.bool, device=self.device).tril(n - n_tokens)
         out = torch.empty_like(q)
         for head in range(q.shape[1]):
             scores = q[:, head] @ keys[:, head].T / math.sqrt(self.config.head_dim)
@@ -128,9 +130,11 @@ class Reference:
         for layer in range(self.config.num_hidden_layers):
             qkv = self.project(x, layer)
             q, k, v = self.split(qkv)
-            self.keys[layer] = torch.cat([self.keys[layer], self.rotated(k, start)])
+            self.keys[layer] = torch.cat([self.keys[layer], k])
             self.values[layer] = torch.cat([self.values[layer], v])
-            attended = self.attend(self.rotated(q, start), self.keys[layer], self.values[layer])
+            attended = self.attend(
+                self.rotated(q, start), self.rotated(self.keys[layer], 0), self.values[layer]
+            )
             middle = x + self.output(attended, layer)
             gated = self.gate(middle, layer)
             x = middle + self.down(gated, layer)
@@ -139,5 +143,6 @@ class Reference:
         return x, torch.stack(trace, 1) if is_traced else None
 
     def logits(self, x: torch.Tensor) -> torch.Tensor:
-        """Over the action rows."""
-        return self.norm(x, "model.norm.weight") @ self.weight("model.embed_tokens.weight")[-ACTION_ROWS:].T
+        """(n, 256) over the action rows, of the stream (n, hidden) after the last layer."""
+        head = self.tensors[EMBEDDING if self.config.tie_word_embeddings else HEAD][-ACTION_ROWS:]
+        return self.norm(x, "model.norm.weight") @ head.to(self.dtype).T

@@ -1,6 +1,8 @@
 """Weights from their source to the device: rounded to bf16, and packed as the kernels read them."""
 
-import math
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -35,7 +37,7 @@ def rope_table(config: ModelConfig, n_ranks: int) -> np.ndarray:
 
 
 class Uploader:
-    """Reads each tensor once; the staging memory is given back by `close`."""
+    """Reads each tensor once, the next while one is uploaded; the staging memory is given back by `close`."""
 
     def __init__(self, device: Device, kernels: Kernels, config: ModelConfig, weights: WeightSource):
         self._device, self._kernels, self._config, self._weights = device, kernels, config, weights
@@ -45,65 +47,89 @@ class Uploader:
             config.hidden_size * PATCH_SIZE,
             ACTION_ROWS * config.hidden_size,
         )
-        self._host = np.empty(largest, np.float32)
+        self._hosts = [np.empty(largest, np.float32) for _ in range(2)]
         self._staging = device.allocate(4 * largest, "staging of weights")
 
     def upload(self, arena: Arena) -> None:
         """Fill the arena's weights."""
+        self._vectors(arena)
+        matrices = [*self._matrices(arena["weights"]), self._vision(arena["vision"])]
+        with ThreadPoolExecutor(1) as reader:
+            reading = reader.submit(self._read, matrices[0], self._hosts[0])
+            for i, matrix in enumerate(matrices):
+                values = reading.result()
+                if i + 1 < len(matrices):
+                    reading = reader.submit(self._read, matrices[i + 1], self._hosts[(i + 1) % 2])
+                self._pack(matrix.name, values, matrix.to)
+
+    def _vectors(self, arena: Arena) -> None:
+        """Norms, biases, and the rows of the embedding that decoding reads."""
         config = self._config
         hidden, query, kv = config.hidden_size, config.query_size, config.kv_size
         norms = np.empty((2 * config.num_hidden_layers + 1, hidden), np.float32)
         biases = np.empty((config.num_hidden_layers, query + 2 * kv), np.float32)
-        at = arena["weights"]
+        spans = {"q": slice(0, query), "k": slice(query, query + kv), "v": slice(query + kv, query + 2 * kv)}
         for layer in range(config.num_hidden_layers):
             prefix = f"model.layers.{layer}."
-            attention, mlp = prefix + "self_attn.", prefix + "mlp."
             self._weights.read(prefix + "input_layernorm.weight", norms[2 * layer])
             self._weights.read(prefix + "post_attention_layernorm.weight", norms[2 * layer + 1])
-            spans = {
-                "q": slice(0, query),
-                "k": slice(query, query + kv),
-                "v": slice(query + kv, query + 2 * kv),
-            }
             for name, span in spans.items():
-                self._weights.read(f"{attention}{name}_proj.bias", biases[layer, span])
-            rows = {f"{attention}{name}_proj.weight": span.stop - span.start for name, span in spans.items()}
-            at = self._matrix("qkv", rows, hidden, at)
-            at = self._matrix("output", {attention + "o_proj.weight": hidden}, query, at)
-            gated = {f"{mlp}{name}_proj.weight": config.intermediate_size for name in ("gate", "up")}
-            at = self._matrix("gate_up", gated, hidden, at)
-            at = self._matrix("down", {mlp + "down_proj.weight": hidden}, config.intermediate_size, at)
+                self._weights.read(f"{prefix}self_attn.{name}_proj.bias", biases[layer, span])
         self._weights.read("model.norm.weight", norms[-1])
         self._device.upload(arena["norms"], bf16_rounded(norms))
         self._device.upload(arena["qkv_bias"], bf16_rounded(biases))
-
         rows = np.empty((1 + ACTION_ROWS, hidden), np.float32)
         self._weights.read(EMBEDDING, rows, config.action_start)
         self._device.upload(arena["rows"], bf16_bits(rows))
-        if not config.tie_word_embeddings:
-            self._weights.read(HEAD, rows[1:], config.first_action)
-        self._pack("head", rows[1:], at)
-
-        self._matrix("vision", {VISION_WEIGHT: hidden}, PATCH_SIZE, arena["vision"])
         bias = self._weights.read(VISION_BIAS, np.empty(hidden, np.float32))
         self._device.upload(arena["vision_bias"], bf16_rounded(bias))
 
-    def _matrix(self, name: str, rows: dict[str, int], columns: int, to: int) -> int:
-        """Stack tensors of `columns` columns, pack them at `to`, and return the address after them."""
+    def _matrices(self, at: int) -> Iterator["_Matrix"]:
+        """The decoder's, one after another from address `at`: the layers', then the head."""
+        config = self._config
+        hidden, query, kv = config.hidden_size, config.query_size, config.kv_size
+        for layer in range(config.num_hidden_layers):
+            attention, mlp = f"model.layers.{layer}.self_attn.", f"model.layers.{layer}.mlp."
+            qkv = {f"{attention}{name}_proj.weight": n for name, n in (("q", query), ("k", kv), ("v", kv))}
+            gate_up = {f"{mlp}{name}_proj.weight": config.intermediate_size for name in ("gate", "up")}
+            for name, rows, columns in (
+                ("qkv", qkv, hidden),
+                ("output", {attention + "o_proj.weight": hidden}, query),
+                ("gate_up", gate_up, hidden),
+                ("down", {mlp + "down_proj.weight": hidden}, config.intermediate_size),
+            ):
+                yield _Matrix(name, rows, columns, at)
+                at += self._kernels.sizes[name]
+        head = EMBEDDING if config.tie_word_embeddings else HEAD
+        yield _Matrix("head", {head: ACTION_ROWS}, hidden, at, config.first_action)
+
+    def _vision(self, to: int) -> "_Matrix":
+        return _Matrix("vision", {VISION_WEIGHT: self._config.hidden_size}, PATCH_SIZE, to)
+
+    def _read(self, matrix: "_Matrix", host: np.ndarray) -> np.ndarray:
         begin = 0
-        for tensor, n_rows in rows.items():
-            n = n_rows * columns
-            self._weights.read(tensor, self._host[begin : begin + n].reshape(n_rows, columns))
+        for tensor, n_rows in matrix.rows.items():
+            n = n_rows * matrix.columns
+            to = host[begin : begin + n].reshape(n_rows, matrix.columns)
+            self._weights.read(tensor, to, matrix.first_row)
             begin += n
-        self._pack(name, self._host[:begin], to)
-        return to + self._kernels.sizes[name]
+        return host[:begin]
 
     def _pack(self, name: str, values: np.ndarray, to: int) -> None:
-        values = np.ascontiguousarray(values)
-        assert math.prod(values.shape) <= self._host.size
         self._device.upload(self._staging, values)
         self._kernels.pack(name, self._staging, to, 0)
         self._device.synchronize()
 
     def close(self) -> None:
         self._device.free(self._staging)
+
+
+@dataclass(frozen=True, slots=True)
+class _Matrix:
+    """`rows` of each tensor from `first_row` on, stacked, are packed as `name` at the address `to`."""
+
+    name: str
+    rows: dict[str, int]
+    columns: int
+    to: int
+    first_row: int = 0

@@ -1,0 +1,207 @@
+"""The CUDA engine against deadlines, on a device that is made up; test_on_device.py has the real one."""
+
+import importlib
+import importlib.util
+import sys
+from contextlib import closing
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from vla_edge_ros.engine.cuda.device_clock import DeviceClock
+from vla_edge_ros.engine.cuda.kernels import command_dtype, last_mark_ns, part_ends_ns, result_dtype
+from vla_edge_ros.engine.interface import EngineInfo, EngineSpec, FrameWork, StageTimes, WorkStatus
+from vla_edge_ros.engine.pace import STEP
+
+A, N_LAYERS, HIDDEN, MS = 7, 4, 16, 1_000_000
+NOW = 10**15
+"""The steady clock stands still: a made-up pass takes no time."""
+
+LONG_NS = 60 * 10**9
+SLOTS = np.arange(64, dtype=np.int32)
+NAME = "vla_edge_ros.engine.cuda.engine"
+
+
+@pytest.fixture(scope="module")
+def engine_module():
+    """The engine's module, which asks for packages that only a machine with a GPU has."""
+    found = importlib.util.find_spec
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(importlib.util, "find_spec", lambda name: name in ("pycuda", "cuda") or found(name))
+        yield importlib.import_module(NAME)
+    sys.modules.pop(NAME, None)
+
+
+class MadeUpDevice:
+    """Takes no time: a pass of these parts is told in device time, and stops after layers as the kernels do.
+
+    voids: what the next passes find instead of a whole frame, as in `Result.is_void`.
+    """
+
+    copy_ns, vision_ns, prefill_ns, step_ns = MS, MS, 4 * MS, 2 * MS
+
+    def __init__(self):
+        self.config = SimpleNamespace(num_hidden_layers=N_LAYERS)
+        self.clock = DeviceClock()
+        self.offset_ns = 10**18
+        self.told = np.zeros((), result_dtype(HIDDEN))
+        self.begun: list[dict] = []
+        self.voids: list[int] = []
+        self.clock.observe(NOW, NOW + self.offset_ns, NOW + self.offset_ns, NOW)
+
+    def begin(self, context_slots, frame_slots, n_steps, **limits):
+        self.begun.append(limits)
+        told, now = self.told, NOW + self.offset_ns
+        told["is_aborted"] = told["steps_done"] = 0
+        told["fetched_ns"] = now
+        told["is_void"] = self.voids.pop(0) if self.voids else 0
+        if told["is_void"]:
+            return
+        end_ns = limits.get("abort_ns", 1 << 63)
+        told["frame_meta"] = (1, 2, 3, 4)
+        told["prefill_began_ns"] = now = now + self.copy_ns
+        told["embedded_ns"] = now = now + self.vision_ns
+        steps_ns = n_steps * N_LAYERS * limits.get("decode_layer_ns", 0)
+        for left in range(N_LAYERS, -1, -1):
+            if now + left * limits.get("prefill_layer_ns", 0) + steps_ns > end_ns:
+                return self._stop(now, in_prefill=True)
+            now += self.prefill_ns // N_LAYERS * (left > 0)
+        told["prefill_ended_ns"] = now
+        for step in range(n_steps):
+            for layer in range(N_LAYERS):
+                left = (n_steps - step) * N_LAYERS - layer
+                if now + left * limits.get("decode_layer_ns", 0) > end_ns:
+                    return self._stop(now + 1, in_prefill=False)
+                now += self.step_ns // N_LAYERS
+            told["step_ended_ns"][step] = now
+            told["steps_done"] = step + 1
+
+    def _stop(self, now, in_prefill):
+        self.told["is_aborted"] = 1
+        self.told["stopped_ns"] = now
+        if in_prefill:
+            self.told["prefill_ended_ns"] = now
+
+    def finish(self):
+        return self.told
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def made(engine_module, monkeypatch):
+    """An engine and its device."""
+    device = MadeUpDevice()
+    monkeypatch.setattr(
+        engine_module.CudaEngine, "_open", lambda self: (device, device, EngineInfo("cuda", "x", 513, HIDDEN))
+    )
+    monkeypatch.setattr(engine_module, "time", SimpleNamespace(monotonic_ns=lambda: NOW))
+    engine = engine_module.CudaEngine(EngineSpec(n_slots=256, action_tokens=A), None)
+    engine._first_action = 256
+    engine.configure()
+    with closing(engine):
+        yield engine, device
+
+
+def run(engine, deadline_ns=0, work_id=1):
+    engine.submit(FrameWork(work_id, SLOTS[:32], SLOTS[32:64], SLOTS[:A], deadline_ns))
+    return engine.wait(NOW + LONG_NS)
+
+
+def test_the_stages_of_a_whole_pass_are_those_of_the_device(made):
+    engine, device = made
+    result = run(engine)
+    assert (result.status, result.steps_done) == (WorkStatus.DONE, A)
+    assert result.stages == StageTimes(MS, MS, 4 * MS, A * 2 * MS)
+    assert result.tokens.shape == (1, A)
+    assert device.begun == [{}], "without a deadline the device is not told one"
+
+
+def test_the_device_is_told_the_deadline_in_its_own_time_and_the_least_that_a_layer_takes(made):
+    engine, device = made
+    run(engine)
+    deadline_ns = NOW + LONG_NS
+    assert run(engine, deadline_ns).status is WorkStatus.DONE
+    limits = device.begun[-1]
+    # The clocks may drift apart by 500 ppm until then.
+    assert 0 <= limits["abort_ns"] - (deadline_ns + device.offset_ns) <= LONG_NS // 2000 + 10
+    assert (limits["prefill_layer_ns"], limits["decode_layer_ns"]) == (MS, MS // 2)
+
+
+@pytest.mark.parametrize(
+    ("budget_ms", "steps_done", "decodes"), [(3, 0, False), (5, 0, False), (7, 0, True), (11.2, 2, True)]
+)
+def test_a_pass_that_the_device_stops_says_how_far_it_came(made, budget_ms, steps_done, decodes):
+    """Nothing is known yet, so that the deadline itself stops it: in prefill, then in a step."""
+    engine, _ = made
+    result = run(engine, NOW + round(budget_ms * MS))
+    assert (result.status, result.steps_done) == (WorkStatus.ABORTED, steps_done)
+    assert result.stages.copy_ns == result.stages.vision_ns == MS
+    assert (result.stages.decode_ns > 0) == decodes
+    if decodes:
+        assert result.stages.prefill_ns == 4 * MS
+    assert result.tokens is result.frame is result.embedding is None
+    assert run(engine).status is WorkStatus.DONE
+
+
+def test_what_passes_took_at_least_stops_one_before_the_device_hears_of_it(made):
+    engine, device = made
+    run(engine)
+    # 20 ms at least: 1 + 1 + 4 + 7 x 2.
+    result = run(engine, NOW + 19 * MS)
+    assert (result.status, len(device.begun)) == (WorkStatus.ABORTED, 1)
+    assert result.remaining == StageTimes(MS, MS, 4 * MS, 14 * MS)
+    assert result.stages.total_ns == 0
+
+
+def test_a_pass_that_slows_down_is_stopped_as_soon_as_its_layers_do_not_fit_any_more(made):
+    engine, device = made
+    run(engine)
+    device.prefill_ns = 40 * MS
+    # 14 ms are for the steps. After vision and two layers 22 are gone, after three 32.
+    result = run(engine, NOW + 40 * MS)
+    assert result.status is WorkStatus.ABORTED
+    assert result.stages == StageTimes(MS, MS, 30 * MS)
+    assert result.remaining == StageTimes(decode_ns=14 * MS)
+
+
+def test_a_machine_that_has_become_faster_is_used_again(made):
+    engine, device = made
+    device.prefill_ns = 400 * MS
+    run(engine)
+    device.prefill_ns = 4 * MS
+    n_stopped = 0
+    while run(engine, NOW + 200 * MS).status is WorkStatus.ABORTED:
+        n_stopped += 1
+    assert 1 <= n_stopped < 10
+    assert engine._pace.least_ns("prefill", 32) == 4 * MS
+    assert engine._pace.least_ns(STEP, 32) > 0
+
+
+def test_a_frame_that_is_overtaken_is_read_again_and_none_is_no_frame(made):
+    engine, device = made
+    device.voids = [2, 2]
+    assert run(engine, NOW + LONG_NS).status is WorkStatus.DONE
+    assert len(device.begun) == 3
+    device.voids = [1]
+    assert run(engine, NOW + LONG_NS).status is WorkStatus.NO_FRAME
+
+
+def test_marks_that_a_pass_did_not_come_to_are_not_taken_from_the_one_before():
+    told = np.zeros((), result_dtype(HIDDEN))
+    for at, name in enumerate(("fetched_ns", "prefill_began_ns", "embedded_ns", "prefill_ended_ns"), 1):
+        told[name] = at
+    told["step_ended_ns"], told["steps_done"] = np.arange(5, 13), 8
+    assert (part_ends_ns(told), last_mark_ns(told)) == ([2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12], 12)
+    told["is_aborted"], told["steps_done"], told["stopped_ns"] = 1, 2, 99
+    assert (part_ends_ns(told), last_mark_ns(told)) == ([2, 3, 4, 5, 6], 99)
+    told["steps_done"], told["prefill_ended_ns"] = 0, 99
+    assert (part_ends_ns(told), last_mark_ns(told)) == ([2, 3], 99)
+    told["is_void"] = 1
+    assert last_mark_ns(told) == 1
+
+
+def test_the_command_lies_as_the_kernels_assert():
+    assert command_dtype(64).fields["token_slots"][1] == 48

@@ -1,0 +1,189 @@
+"""Work in flight: what the engine was given to do, and what memory and admission make of what came back."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from vla_edge_ros.control.admission import Admission
+from vla_edge_ros.control.clock import Clock
+from vla_edge_ros.control.events import Instruction
+from vla_edge_ros.control.record import TickRecord, WorkTimes
+from vla_edge_ros.engine.interface import (
+    Engine,
+    FrameWork,
+    PromptWork,
+    WorkResult,
+    WorkStatus,
+)
+from vla_edge_ros.memory.frame_memory import FrameMemory
+
+_GRACE_NS = 100_000_000
+"""A machine that was stopped as a whole (a container, a debugger) has this long to answer when it goes on."""
+
+
+class EngineFailed(Exception):
+    """The engine has failed or hangs, and is not to be touched before it has been replaced."""
+
+
+@dataclass(slots=True)
+class _Job:
+    """Work that the engine has.
+
+    epoch: tells whether memory was refilled since.
+    due_ns, patience: it should be answered by then; `patience` stall timeouts later the engine is suspected.
+    suspected_ns: when it first was.
+    """
+
+    work_id: int
+    kind: str
+    submitted_ns: int
+    epoch: int
+    due_ns: int
+    patience: int = 1
+    suspected_ns: int | None = None
+
+
+class WorkInFlight:
+    """Gives the engine one piece of work at a time and takes in what comes back; for the tick thread.
+
+    last_used_frame: index of the newest frame that a pass has used or that was declared void; 0 for none.
+    """
+
+    def __init__(self, engine: Engine, clock: Clock, memory: FrameMemory, admission: Admission) -> None:
+        self.last_used_frame = 0
+        self._engine = engine
+        self._clock = clock
+        self._memory = memory
+        self._admission = admission
+        self._job: _Job | None = None
+        self._late: WorkResult | None = None
+        self._n_submitted = 0
+        self._epoch = 0
+        self._prompt_tokens: np.ndarray | None = None
+        self._prompt_slots: np.ndarray | None = None
+        self._prompt_is_filled = False
+
+    def engine_replaced(self) -> None:
+        """A fresh engine, with nothing in its cache and nothing to do."""
+        self._job = None
+        self._admission.forget()
+
+    def refill(self, instruction: Instruction) -> None:
+        """Forget every frame and have the prompt written again; work in flight belongs to the past."""
+        self._epoch += 1
+        self._late = None
+        self._prompt_tokens = instruction.tokens
+        self._prompt_slots = self._memory.set_prompt(len(instruction.tokens))
+        self._prompt_is_filled = False
+
+    def why_busy(self) -> str | None:
+        """Why no pass can be begun now, in one line; None where one can."""
+        if self._job is not None:
+            return f"an earlier {self._job.kind} still runs"
+        return "no instruction has arrived" if self._prompt_slots is None else None
+
+    def fill_prompt(self, now_ns: int) -> None:
+        """Submit the prompt where it has to be written and the engine is free for it."""
+        if self._job is not None or self._prompt_slots is None or self._prompt_is_filled:
+            return
+        work = PromptWork(self._next_id(), self._prompt_tokens, self._prompt_slots)
+        patience = max(1, len(work.tokens))
+        self._submit(work, _Job(work.work_id, "prompt", now_ns, self._epoch, now_ns, patience))
+
+    def begin_pass(self, record: TickRecord, now_ns: int, deadline_ns: int) -> None:
+        """Make room by the eviction policy and start a pass over what is then retained."""
+        memory = self._memory
+        for evicted in memory.make_room(record.tick):
+            self._engine.evict(evicted.slots)
+            record.journal.append(evicted.to_json())
+        work = FrameWork(
+            self._next_id(), memory.context_slots(), memory.frame_slots, memory.action_slots, deadline_ns
+        )
+        record.submitted_work = work.work_id
+        self._submit(work, _Job(work.work_id, "frame", now_ns, self._epoch, deadline_ns))
+
+    def take_overdue(self, record: TickRecord, now_ns: int, stall_timeout_ns: int) -> WorkResult | None:
+        """What an earlier tick's pass came to, if it is known by now. Raises EngineFailed."""
+        overdue = self._collect(record, now_ns, stall_timeout_ns) or self._late
+        self._late = None
+        return overdue
+
+    def await_pass(self, record: TickRecord, cutoff_ns: int, stall_timeout_ns: int) -> WorkResult | None:
+        """What the tick's own pass came to, None at the cut-off. Raises EngineFailed."""
+        result = self._collect(record, cutoff_ns, stall_timeout_ns)
+        if result is not None and result.finished_ns > cutoff_ns:
+            self._late, result = result, None
+        return result
+
+    def _next_id(self) -> int:
+        self._n_submitted += 1
+        return self._n_submitted
+
+    def _submit(self, work: PromptWork | FrameWork, job: _Job) -> None:
+        self._job = job
+        self._engine.submit(work)
+
+    def _collect(self, record: TickRecord, until_ns: int, stall_timeout_ns: int) -> WorkResult | None:
+        """Wait for the work in flight; returns a pass's result if it still belongs to this memory."""
+        job = self._job
+        if job is None:
+            return None
+        result = self._engine.wait(until_ns)
+        if result is None:
+            _check_answers(job, until_ns, stall_timeout_ns)
+            return None
+        self._job = None
+        if result.status is WorkStatus.FAILED:
+            raise EngineFailed(result.error)
+        times = WorkTimes(
+            job.work_id,
+            job.kind,
+            job.submitted_ns,
+            result.started_ns,
+            result.finished_ns,
+            # The end of the wait that saw it: a replay of that wait at this time sees it too.
+            min(self._clock.now_ns(), until_ns),
+            result.stages,
+            result.status is WorkStatus.ABORTED,
+            result.steps_done,
+            result.remaining,
+        )
+        record.work.append(times)
+        if times.is_aborted:
+            self._admission.observe_aborted(
+                result.stages + result.remaining, times.total_ns + result.remaining.total_ns
+            )
+        if result.frame is not None:
+            self._use(result, times, record)
+        if job.epoch != self._epoch:
+            return None
+        if job.kind == "prompt":
+            self._prompt_is_filled = True
+            return None
+        if result.status is WorkStatus.DONE:
+            # A late result is used in a tick that may collect another one into the same arrays.
+            result.tokens = result.tokens.copy()
+            self._memory.retain(result.frame, result.embedding, record.tick)
+            times.retained_frame = result.frame.index
+        return result
+
+    def _use(self, result: WorkResult, times: WorkTimes, record: TickRecord) -> None:
+        index = times.frame_index = result.frame.index
+        record.skipped_frames += max(0, index - self.last_used_frame - 1)
+        self.last_used_frame = max(self.last_used_frame, index)
+        record.top_probability = float(result.top_probability[0].mean())
+        record.entropy = float(result.entropy[0].mean())
+        self._admission.observe(result.stages, times.total_ns)
+
+
+def _check_answers(job: _Job, now_ns: int, stall_timeout_ns: int) -> None:
+    """Raises EngineFailed where the engine has been silent for too long."""
+    if now_ns - job.due_ns <= job.patience * stall_timeout_ns:
+        return
+    if job.suspected_ns is None:
+        job.suspected_ns = now_ns
+    if now_ns - job.suspected_ns >= _GRACE_NS:
+        raise EngineFailed(
+            f"the engine hangs: a {job.kind} should have been answered "
+            f"{(now_ns - job.due_ns) / 1e6:.0f} ms ago (engine.stall_timeout_ms)"
+        )
