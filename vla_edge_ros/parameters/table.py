@@ -131,7 +131,7 @@ ADMISSION = (
     Parameter(
         "admission.target_miss_rate",
         0.001,
-        "Misses per tick that `conformal` keeps to in the long run: passes begun that are late, aborted or "
+        "Misses per tick that `conformal` keeps to in the long run: passes begun that are late, stopped or "
         "failed. Passes are refused where this costs fewer. 0.001 takes 3,000 ticks without a miss to show.",
         minimum=0.00001,
         maximum=0.499,
