@@ -4,7 +4,7 @@ from setuptools import find_packages, setup
 
 PACKAGE = "vla_edge_ros"
 SHARE = Path("share") / PACKAGE
-SHARED_FOLDERS = ("launch", "config", "cuda", "recordings")
+SHARED_FOLDERS = ("launch", "config", "cuda", "models", "recordings")
 
 
 def shared_files():
@@ -52,6 +52,9 @@ setup(
             "ros-std-srvs>=5.5",
         ],
         "gpu": ["pycuda>=2024.1", "cuda-bindings>=12.6"],
+        # From 4.0 on MuJoCo wants Python 3.11.
+        "simulation": ["mujoco>=3.3,<4"],
+        "training": ["mujoco>=3.3,<4", "torch>=2.6", "safetensors>=0.4"],
         "test": [
             "pytest>=8.0",
             "hypothesis>=6.100",

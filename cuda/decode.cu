@@ -209,12 +209,12 @@ struct Decoder {
             y0 = rounded(y0);
             y1 = rounded(y1);
         }
-        const float z0 = y0 * constants.z - y1 * constants.w, z1 = y1 * constants.z + y0 * constants.w;
+        const float2 z = turned(y0, y1, make_float2(constants.z, constants.w));
         // Even threads hold dimensions d, d + 1; odd ones the same of the upper half.
         const bool is_odd = me.thread % 2;
-        const float near = __shfl_xor_sync(~0u, is_odd ? z0 : z1, 1);
+        const float near = __shfl_xor_sync(~0u, is_odd ? z.x : z.y, 1);
         if (!is_mine) return;
-        const u32 word = is_odd ? pack(near, z1) : pack(z0, near);
+        const u32 word = is_odd ? pack(near, z.y) : pack(z.x, near);
         const int dim = is_odd ? d - 1 + HALF_DIM : d;
         size_t to;
         if (head < Q_HEADS) {

@@ -57,6 +57,12 @@ __device__ __forceinline__ float low_of(u32 v) { return __uint_as_float(v << 16)
 __device__ __forceinline__ float high_of(u32 v) { return __uint_as_float(v & 0xffff0000u); }
 __device__ __forceinline__ float rounded(float v) { return __bfloat162float(__float2bfloat16_rn(v)); }
 
+// RoPE of one pair: (low, high) turned by (cosine, sine). Roundings are spelled out, since a key is turned by two
+// kernels, when it is new and when its rank changes, and a compiler may contract a b - c d either way.
+__device__ __forceinline__ float2 turned(float low, float high, const float2& turn) {
+    return make_float2(__fmaf_rn(low, turn.x, -__fmul_rn(high, turn.y)), __fmaf_rn(high, turn.x, __fmul_rn(low, turn.y)));
+}
+
 // Word of the one-token operand that holds rows k and k + 1 (k even): [k-step][t][half].
 __device__ __forceinline__ int operand_word(int k) {
     return (k / 16) * 8 + (k % 8) / 2 * 2 + (k % 16) / 8;

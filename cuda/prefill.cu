@@ -270,19 +270,19 @@ struct Prefiller {
                 y0 = rounded(y0);
                 y1 = rounded(y1);
             }
-            const float z0 = y0 * turn.x - y1 * turn.y, z1 = y1 * turn.x + y0 * turn.y;
+            const float2 z = turned(y0, y1, turn);
             // Even threads store dimensions d, d + 1; odd ones the same of the upper half.
             const bool is_odd = i % 2;
-            const float send_y = is_odd ? y0 : y1, send_z = is_odd ? z0 : z1;
+            const float send_y = is_odd ? y0 : y1, send_z = is_odd ? z.x : z.y;
             const float near_y = __shfl_xor_sync(~0u, send_y, 1), near_z = __shfl_xor_sync(~0u, send_z, 1);
             const u32 plain = is_odd ? pack(near_y, y1) : pack(y0, near_y);
-            const u32 turned = is_odd ? pack(near_z, z1) : pack(z0, near_z);
+            const u32 rotated = is_odd ? pack(near_z, z.y) : pack(z.x, near_z);
             if (!is_mine || token >= n_tokens) return;
             const int dim = is_odd ? d - 1 + HALF_DIM : d;
             if (head < Q_HEADS) {
                 const int tile_of_query = (head / GROUP * GROUP + head % GROUP) * 4 + token / 8, step = dim / 16;
                 const int at = (tile_of_query * (HEAD_DIM / 32) + step / 2) * 512 + (token % 8 * 4 + dim % 8 / 2) * 16;
-                *reinterpret_cast<u32*>(p.prefill + Prefill::QUERY + at + step % 2 * 8 + dim % 16 / 8 * 4) = turned;
+                *reinterpret_cast<u32*>(p.prefill + Prefill::QUERY + at + step % 2 * 8 + dim % 16 / 8 * 4) = rotated;
                 return;
             }
             const int which = head - Q_HEADS, is_value = which >= KV_HEADS, kv_head = which - is_value * KV_HEADS;
@@ -294,7 +294,7 @@ struct Prefiller {
                 *reinterpret_cast<uint16_t*>(split + value_offset(r, dim)) = plain & 0xffff;
                 *reinterpret_cast<uint16_t*>(split + value_offset(r, dim + 1)) = plain >> 16;
             } else {
-                *reinterpret_cast<u32*>(split + key_offset(r, dim)) = turned;
+                *reinterpret_cast<u32*>(split + key_offset(r, dim)) = rotated;
             }
         }
     }

@@ -44,8 +44,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) rank_context(const __grid_
         for (int j = 0; j < 2; j++) {
             const float4 turn = turns[j];
             const u32 a = j ? low.y : low.x, b = j ? high.y : high.x;
-            to_low[j] = pack(low_of(a) * turn.x - low_of(b) * turn.y, high_of(a) * turn.z - high_of(b) * turn.w);
-            to_high[j] = pack(low_of(b) * turn.x + low_of(a) * turn.y, high_of(b) * turn.z + high_of(a) * turn.w);
+            const float2 first = turned(low_of(a), low_of(b), make_float2(turn.x, turn.y));
+            const float2 second = turned(high_of(a), high_of(b), make_float2(turn.z, turn.w));
+            to_low[j] = pack(first.x, second.x);
+            to_high[j] = pack(first.y, second.y);
         }
         *reinterpret_cast<uint2*>(&keys[r][d]) = make_uint2(to_low[0], to_low[1]);
         *reinterpret_cast<uint2*>(&keys[r][d + HALF_DIM]) = make_uint2(to_high[0], to_high[1]);

@@ -85,6 +85,7 @@ install_extra() {
 download_size() {
   case $1 in
     ros) echo "ROS 2, NumPy, OpenCV, matplotlib, ... (about 170 MB to download, 625 MB on disk)" ;;
+    simulation) echo "MuJoCo (about 30 MB to download)" ;;
     test)
       echo "PyTorch 2.13, transformers, pytest, ... (hundreds of MB to download, twice that and more on disk;" \
         "where pip finds only PyTorch's CUDA build, several GB: PIP_EXTRA_INDEX_URL with its CPU index saves that)"

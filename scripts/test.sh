@@ -6,7 +6,7 @@ set -euo pipefail
 # shellcheck source=scripts/common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-prepare ros test
+prepare ros simulation test
 cd "$ROOT"
 
 ruff check .

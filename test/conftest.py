@@ -21,6 +21,18 @@ def shared() -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def has_renderer():
+    """Skips where OpenGL does not open without a screen."""
+    from vla_edge_ros.simulation.renderer import NoRenderer, Renderer
+    from vla_edge_ros.simulation.scene import Scene
+
+    try:
+        Renderer(Scene()).close()
+    except NoRenderer as reason:
+        pytest.skip(str(reason))
+
+
 @pytest.fixture(scope="module")
 def ros_environment():
     """An environment with a ROS domain of its own on this computer, for this process and its children."""

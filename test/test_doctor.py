@@ -36,7 +36,7 @@ def test_this_machine_is_examined_from_end_to_end(capsys):
     report = json.loads(capsys.readouterr().out)
     checks = [Check(**fields) for fields in report["checks"]]
     names = [check.name for check in checks]
-    assert len(set(names)) == len(names) == 19
+    assert len(set(names)) == len(names) == 20 + ("GPU memory" in names)
     assert {check.level for check in checks} <= {OK, WARN, FAIL}
     assert all(check.found for check in checks)
     assert all(check.advice for check in checks if check.level != OK)
@@ -172,12 +172,31 @@ def test_a_missing_gpu_is_a_warning_with_its_reason():
     for check in (
         doctor.check_gpu(False, "OSError: libcuda.so.1"),
         doctor.check_pycuda(False, "ModuleNotFoundError: No module named 'pycuda'"),
-        doctor.check_nvcc(None),
+        doctor.check_bindings(False, "ModuleNotFoundError: No module named 'cuda'"),
+        doctor.check_nvcc(False, "EngineError: nvcc was not found"),
+        doctor.check_gpu_memory(False, "EngineError: needs 9000 MB"),
         doctor.check_cuda_engine(True, "no NVIDIA driver"),
         doctor.check_cuda_engine(False, "ImportError: numpy"),
     ):
         assert check.level == WARN and check.found and check.advice
     assert doctor.check_cuda_engine(True, "").level == OK
+
+
+def test_the_account_of_the_gpu_is_looked_at_only_where_the_engine_can_run(monkeypatch):
+    asked = []
+
+    def probe_of(obstacle):
+        def answer(code):
+            asked.append(code)
+            return True, obstacle if "cuda_obstacle" in code else "3412 MB"
+
+        return answer
+
+    for obstacle, has_account in (("no NVIDIA driver", False), ("", True)):
+        monkeypatch.setattr(doctor, "probe", probe_of(obstacle))
+        checks = {check.name: check for check in doctor.examine(0)}
+        assert ("GPU memory" in checks) == has_account
+    assert checks["GPU memory"] == Check("GPU memory", OK, "3412 MB")
 
 
 def test_a_probe_tells_success_failure_and_a_crash_apart():

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vla_edge_ros.figures import in_words, percentiles
+from vla_edge_ros.figures import in_words, percentiles, proportion
 
 
 def test_nearest_rank_of_a_thousand_values():
@@ -45,3 +45,13 @@ def test_a_share_of_at_least_q_lies_at_or_below_its_percentile(values):
 )
 def test_numbers_in_words(value, digits, unit, text):
     assert in_words(value, digits, unit) == text
+
+
+def test_a_proportion_comes_with_wilsons_interval():
+    """40 of 50: Wilson's score interval at 95 % is 0.670 to 0.888 (Brown, Cai, DasGupta 2001, formula 4)."""
+    found = proportion([True] * 40 + [False] * 10)
+    assert found["value"] == 0.8
+    assert found["episodes"] == 50
+    assert found["ci95"] == pytest.approx([0.6696, 0.8876], abs=1e-4)
+    assert proportion([True] * 20)["ci95"][1] == 1.0
+    assert proportion([]) == {"value": None, "episodes": 0, "ci95": None}

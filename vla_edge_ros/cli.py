@@ -67,7 +67,7 @@ COMMANDS = {
     ),
     "bench": Command(
         "vla_edge_ros.nodes.bench",
-        "measure this machine: camera callback, tick error, late publishes, memory",
+        "measure this machine: camera callback, tick error, publishes, memory",
         "Prints each figure beside what it must be, and ends with exit code 1 where one is missed. It wants "
         "an otherwise idle machine: whatever else runs is measured too.",
         ("vla-edge bench", "vla-edge bench --json out/bench.json"),
@@ -75,8 +75,8 @@ COMMANDS = {
     "doctor": Command(
         "vla_edge_ros.evaluation.doctor",
         "say what on this machine stands in the way, and which deadline it can promise",
-        "Looks at Python, ROS, the Fast DDS profile, real-time priority, memory locking and the engines. Then "
-        "runs passes of the engine that the parameters name, and says at which deadline no more than "
+        "Looks at Python, ROS, the Fast DDS profile, real-time priority, memory locking and the engines. "
+        "Then runs passes of the engine that the parameters name, and says at which deadline no more than "
         "admission.target_miss_rate of the ticks would miss, or at which rate so few ticks can show it.",
         ("vla-edge doctor", "vla-edge doctor --seconds 101 --param engine.backend=cuda"),
     ),

@@ -1,7 +1,7 @@
 """The figures by which durations are told, and how they are written."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -21,6 +21,20 @@ def percentiles(values: Iterable[float | None]) -> dict[str, float | int | None]
     found.sort()
     ranks = {name: -(-share * found.size // 1000) for name, share in PER_MILLE.items()}
     return {"n": found.size} | {name: float(found[rank - 1]) for name, rank in ranks.items()}
+
+
+def proportion(outcomes: Sequence[bool]) -> dict:
+    """How many of `outcomes` are true: `value`, `episodes` and `ci95`, Wilson's score interval (1927).
+
+    With none at all every figure is None.
+    """
+    n = len(outcomes)
+    if n == 0:
+        return {"value": None, "episodes": 0, "ci95": None}
+    share, z = sum(map(bool, outcomes)) / n, 1.959964
+    middle = (share + z * z / (2 * n)) / (1 + z * z / n)
+    half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
+    return {"value": share, "episodes": n, "ci95": [max(0.0, middle - half), min(1.0, middle + half)]}
 
 
 def in_words(value: object, digits: int = 0, unit: str = "") -> str:

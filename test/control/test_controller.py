@@ -460,3 +460,15 @@ def test_a_slow_engine_is_kept_to_the_promise_and_its_records_say_what_was_predi
     assert last.decision is Decision.HOLD_REFUSED
     assert sum(last.predicted_by_stage.values()) == last.predicted_ns
     assert any(record.allowance_ns for record in records)
+
+
+def test_a_record_says_when_its_trajectory_was_handed_over():
+    rig = enabled_rig(service_ms=5.0)
+    records = rig.run(12, each=with_joints(rig))
+    sent = {at_ns for at_ns, _ in rig.sink.trajectories}
+    fresh = [record for record in records if record.decision is Decision.FRESH and record.is_enabled]
+    assert len(fresh) > 5
+    for record in fresh:
+        assert record.trajectory_ns in sent
+        assert record.own_pass.finished_ns <= record.trajectory_ns < record.published_ns
+    assert all(record.trajectory_ns is None for record in Rig().run(12))

@@ -34,6 +34,22 @@ def test_the_following_tick_is_later_and_never_wholly_past(tick, late_ns):
     assert following == tick + 1 or SCHEDULE.times(following - 1).start_ns + SCHEDULE.period_ns <= now
 
 
+def test_it_is_quiet_from_a_margin_before_the_cutoff_until_the_effect_time():
+    start = SCHEDULE.times(4).start_ns
+    stretch = (start + 26 * MS, start + 30 * MS)
+    for at_ms in (-3, 0, 26, 29.9):  # E_3 is 3 ms before S_4
+        assert SCHEDULE.quiet(start + round(at_ms * MS)) == stretch
+    assert SCHEDULE.quiet(start + 30 * MS) == SCHEDULE.quiet(SCHEDULE.times(5).start_ns)
+    assert SCHEDULE.quiet(0) == SCHEDULE.quiet(SCHEDULE.origin_ns)
+
+
+@given(now_ns=st.integers(0, 10**12))
+def test_the_quiet_stretch_is_the_running_or_the_next_one(now_ns):
+    begin_ns, end_ns = SCHEDULE.quiet(now_ns)
+    assert now_ns < end_ns and end_ns - begin_ns == 4 * MS
+    assert begin_ns <= max(now_ns, SCHEDULE.origin_ns) + SCHEDULE.period_ns
+
+
 @pytest.mark.parametrize(("deadline_ms", "margin_ms"), [(34, 2), (0, 0), (-1, 0), (30, 30), (30, -1)])
 def test_times_that_contradict_each_other_are_refused(deadline_ms, margin_ms):
     with pytest.raises(ValueError, match="ms must be"):

@@ -11,14 +11,17 @@ import numpy as np
 import pytest
 from processes import becomes_true, has_ended, run_python
 
+from vla_edge_ros.engine import process
 from vla_edge_ros.engine.fake import FakeEngine
 from vla_edge_ros.engine.interface import (
     EngineBusy,
     EngineError,
+    EngineInfo,
     EngineSpec,
     FrameWork,
     PromptWork,
     WorkStatus,
+    pinned,
 )
 from vla_edge_ros.engine.numpy_engine import NumpyEngine
 from vla_edge_ros.engine.process import ProcessEngine
@@ -213,6 +216,23 @@ def test_a_failed_engine_works_again_after_close_and_configure(start):
         engine.configure()
     engine.submit(frame_work(3))
     assert engine.wait(later()).status is WorkStatus.DONE
+
+
+def test_a_replacement_is_asked_for_the_plan_of_the_first(start, monkeypatch):
+    engine = start(configured=False)
+    cuda = EngineInfo("cuda", "cuda-1x8", vocabulary_size=513, embedding_size=192)
+    monkeypatch.setattr(process, "info_from_json", lambda text: cuda)
+    engine.configure()
+    with pytest.raises(EngineError, match=r"cuda"):
+        engine.configure()
+
+
+def test_an_engine_is_pinned_by_its_backend_and_by_a_plan_where_it_has_one():
+    asked = EngineSpec(backend="auto", seed=3)
+    described = EngineInfo("cuda", "cuda-1x8", vocabulary_size=513, embedding_size=192)
+    assert pinned(asked, described) == EngineSpec(backend="cuda", seed=3, plan="cuda-1x8")
+    described = EngineInfo("numpy", "numpy-openblas", vocabulary_size=513, embedding_size=192)
+    assert pinned(asked, described) == EngineSpec(backend="numpy", seed=3)
 
 
 def test_an_engine_that_cannot_be_configured_says_why_in_one_line(start):

@@ -26,9 +26,9 @@ NAME = "vla_edge_ros.engine.cuda.engine"
 @pytest.fixture(scope="module")
 def engine_module():
     """The engine's module, which asks for packages that only a machine with a GPU has."""
-    found = importlib.util.find_spec
+    found, packages = importlib.util.find_spec, ("pycuda", "cuda", "cuda.bindings")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(importlib.util, "find_spec", lambda name: name in ("pycuda", "cuda") or found(name))
+        patch.setattr(importlib.util, "find_spec", lambda name: name in packages or found(name))
         yield importlib.import_module(NAME)
     sys.modules.pop(NAME, None)
 
@@ -86,16 +86,13 @@ class MadeUpDevice:
     def finish(self):
         return self.told
 
-    def close(self):
-        pass
-
 
 @pytest.fixture
 def made(engine_module, monkeypatch):
     """An engine and its device."""
     device = MadeUpDevice()
     monkeypatch.setattr(
-        engine_module.CudaEngine, "_open", lambda self: (device, device, EngineInfo("cuda", "x", 513, HIDDEN))
+        engine_module.CudaEngine, "_open", lambda self, _: (device, EngineInfo("cuda", "x", 513, HIDDEN))
     )
     monkeypatch.setattr(engine_module, "time", SimpleNamespace(monotonic_ns=lambda: NOW))
     engine = engine_module.CudaEngine(EngineSpec(n_slots=256, action_tokens=A), None)

@@ -1,7 +1,8 @@
-"""The CUDA engine on a GPU, preset tiny, against the NumPy reference on the same bf16 weights."""
+"""The CUDA engine on a GPU, in all presets' shapes, against the NumPy reference on the same bf16 weights."""
 
 import time
-from contextlib import closing
+from contextlib import closing, contextmanager
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,9 +17,15 @@ from vla_edge_ros.engine.vision import PATCH_SIZE, VISION_BIAS, VISION_WEIGHT, P
 from vla_edge_ros.engine.weights import SeededWeights
 from vla_edge_ros.perception.frame_buffer import FrameBuffer
 
-CONFIG = PRESETS["tiny"]
 N_SLOTS, PROMPT = 512, 45
-FIRST_ACTION = CONFIG.first_action
+CONFIGS = {
+    "tiny": PRESETS["tiny"],
+    **{
+        f"2 layers of {size}": replace(PRESETS[f"qwen2.5-coder-{size}"], num_hidden_layers=2, vocab_size=1024)
+        for size in ("0.5b", "1.5b", "3b")
+    },
+}
+"""Preset 0.5B has 7 query heads a KV head of 64; a vocabulary of 1024 keeps the reference's memory small."""
 
 
 class RoundedWeights(SeededWeights):
@@ -28,25 +35,44 @@ class RoundedWeights(SeededWeights):
 
 
 @pytest.fixture(scope="module")
-def rig():
-    from vla_edge_ros.engine.cuda.decoder import CudaDecoder, FrameMemory
+def device():
     from vla_edge_ros.engine.cuda.device import Device
-    from vla_edge_ros.engine.cuda.kernels import Kernels
-    from vla_edge_ros.engine.cuda.plan import make_plan
 
     try:
         device = Device()
     except EngineError as error:
         pytest.skip(str(error))
-    plan = make_plan(CONFIG, N_SLOTS, device.multiprocessors, device.shared_bytes)
-    frames = FrameBuffer.create()
-    kernels = Kernels(device, plan)
-    memory = FrameMemory(frames.address, frames.size_bytes)
-    decoder = CudaDecoder(device, plan, kernels, RoundedWeights(CONFIG, 3), memory)
-    yield decoder, frames
-    decoder.close()
-    frames.close()
+    yield device
     device.close()
+
+
+@pytest.fixture(scope="module")
+def rig(device):
+    with _rig(device, CONFIGS["tiny"]) as rig:
+        yield rig
+
+
+@pytest.fixture(scope="module", params=CONFIGS)
+def each_rig(request, device):
+    with _rig(device, CONFIGS[request.param]) as rig:
+        yield rig
+
+
+@contextmanager
+def _rig(device, config):
+    from vla_edge_ros.engine.cuda.plan import make_plan
+
+    plan = make_plan(config, N_SLOTS, device.multiprocessors, device.shared_bytes)
+    with closing(FrameBuffer.create()) as frames, closing(decoder_of(device, plan, frames)) as decoder:
+        yield decoder, frames
+
+
+def decoder_of(device, plan, frames):
+    from vla_edge_ros.engine.cuda.decoder import CudaDecoder, FrameMemory
+    from vla_edge_ros.engine.cuda.kernels import Kernels
+
+    memory = FrameMemory(frames.address, frames.size_bytes)
+    return CudaDecoder(device, plan, Kernels(device, plan), RoundedWeights(plan.config, 3), memory)
 
 
 class Memory:
@@ -57,7 +83,7 @@ class Memory:
         self.rng = np.random.default_rng(seed)
         self.free = list(permutation[PROMPT:].reshape(-1)[: (N_SLOTS - PROMPT) // 32 * 32].reshape(-1, 32))
         self.context = [permutation[:PROMPT]]
-        self.tokens = self.rng.integers(0, FIRST_ACTION, PROMPT).astype(np.int32)
+        self.tokens = self.rng.integers(0, decoder.config.first_action, PROMPT).astype(np.int32)
         decoder.fill_prompt(self.tokens, self.context[0])
 
     def step(self) -> tuple[np.ndarray, dict]:
@@ -73,15 +99,16 @@ class Memory:
         self.free.append(self.context.pop(1 + index))
 
 
-def test_tokens_and_logits_are_those_of_the_reference_before_and_after_evictions(rig):
-    decoder, frames = rig
+def test_tokens_and_logits_are_those_of_the_reference_before_and_after_evictions(each_rig):
+    decoder, frames = each_rig
+    config, first_action = decoder.config, decoder.config.first_action
     slots = np.random.default_rng(0).permutation(N_SLOTS).astype(np.int32)
     memory = Memory(decoder, frames, slots, seed=5)
-    weights = RoundedWeights(CONFIG, 3)
-    reference = NumpyDecoder(CONFIG, weights, N_SLOTS, 32)
+    weights = RoundedWeights(config, 3)
+    reference = NumpyDecoder(config, weights, N_SLOTS, 32)
     vision = PatchEmbedding(
-        weights.read(VISION_WEIGHT, np.empty((CONFIG.hidden_size, PATCH_SIZE), np.float32)),
-        weights.read(VISION_BIAS, np.empty(CONFIG.hidden_size, np.float32)),
+        weights.read(VISION_WEIGHT, np.empty((config.hidden_size, PATCH_SIZE), np.float32)),
+        weights.read(VISION_BIAS, np.empty(config.hidden_size, np.float32)),
     )
     reference.start(memory.context[0][:0])
     for first in range(0, PROMPT, 32):
@@ -98,7 +125,7 @@ def test_tokens_and_logits_are_those_of_the_reference_before_and_after_evictions
         np.testing.assert_allclose(told["embedding"], states.mean(axis=0), rtol=1e-4, atol=1e-5)
         reference.start(context)
         reference.extend(states, memory.context[-1])
-        fed = np.concatenate([[FIRST_ACTION - 1], FIRST_ACTION + told["actions"][:-1]])
+        fed = np.concatenate([[first_action - 1], first_action + told["actions"][:-1]])
         for step, token in enumerate(fed):
             normed = reference.extend(
                 reference.embed_tokens(np.array([token])), action_slots[step : step + 1]
@@ -115,8 +142,8 @@ def test_tokens_and_logits_are_those_of_the_reference_before_and_after_evictions
     assert n_clear > 80
 
 
-def test_permuting_the_physical_slots_leaves_every_bit_as_it_is(rig):
-    decoder, frames = rig
+def test_permuting_the_physical_slots_leaves_every_bit_as_it_is(each_rig):
+    decoder, frames = each_rig
     logits = []
     for seed in (1, 2):
         slots = np.random.default_rng(seed).permutation(N_SLOTS).astype(np.int32)
@@ -125,8 +152,8 @@ def test_permuting_the_physical_slots_leaves_every_bit_as_it_is(rig):
     assert logits[0] == logits[1]
 
 
-def test_repeats_are_bit_identical_whatever_the_workspaces_held(rig):
-    decoder, frames = rig
+def test_repeats_are_bit_identical_whatever_the_workspaces_held(each_rig):
+    decoder, frames = each_rig
     memory = Memory(decoder, frames, np.arange(N_SLOTS, dtype=np.int32), seed=11)
     for _ in range(5):
         memory.step()
@@ -141,6 +168,56 @@ def test_repeats_are_bit_identical_whatever_the_workspaces_held(rig):
         decoder.begin(context, frame, 8)
         seen.add(decoder.finish()["logits"].tobytes())
     assert len(seen) == 1
+
+
+def test_a_pass_gives_the_same_bits_whether_its_keys_were_kept_or_are_gathered_anew(rig):
+    decoder, frames = rig
+    memory = Memory(decoder, frames, np.arange(N_SLOTS, dtype=np.int32), seed=19)
+    for tick in range(60):
+        if tick >= 10:
+            memory.evict(tick * 7 % 5)
+        context = np.concatenate(memory.context)
+        _, kept = memory.step()
+        decoder.arena.fill("ranked_slots", 0xFE)
+        decoder.begin(context, memory.context[-1], 8)
+        assert decoder.finish()["logits"].tobytes() == kept["logits"].tobytes(), f"pass {tick}"
+
+
+@pytest.mark.parametrize("model", CONFIGS)
+def test_every_plan_gives_the_same_bits(device, model):
+    from vla_edge_ros.engine.cuda.plan import candidates
+
+    told = {}
+    for plan in candidates(CONFIGS[model], N_SLOTS, device.multiprocessors, device.shared_bytes):
+        frames = FrameBuffer.create()
+        decoder = decoder_of(device, plan, frames)
+        memory = Memory(decoder, frames, np.arange(N_SLOTS, dtype=np.int32), seed=17)
+        told[decoder.plan_id] = [memory.step()[1]["logits"].tobytes() for _ in range(4)]
+        decoder.close()
+        frames.close()
+    first, *others = told
+    assert [plan_id for plan_id in others if told[plan_id] != told[first]] == []
+
+
+def test_the_engine_measures_a_plan_once_and_accounts_for_its_memory(device, monkeypatch, tmp_path):
+    from vla_edge_ros.engine.cuda.engine import CudaEngine
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    frames = FrameBuffer.create()
+    spec = EngineSpec(backend="cuda", model="tiny", n_slots=N_SLOTS)
+    found, used = [], device.used_bytes()
+    for plan in ("", "", "cuda-100x8-s2048x6-f3.1"):
+        engine = CudaEngine(replace(spec, plan=plan), frames)
+        info = engine.configure()
+        on_device = sum(info.account_bytes.values()) - info.account_bytes["page_locked"]
+        # The process has a context already, so the account has little of it.
+        assert abs(device.used_bytes() - used - on_device) < 64 << 20
+        engine.close()
+        found.append(info)
+    assert sum("measured" in note for note in found[0].notes) == 1
+    assert found[1].plan_id == found[0].plan_id and not any("measured" in note for note in found[1].notes)
+    assert found[2].plan_id.startswith("cuda-100x8-s2048x6-f3.1-sm_")
+    frames.close()
 
 
 def test_a_pass_past_its_cut_off_stops_and_the_next_one_is_whole(rig):
@@ -220,7 +297,7 @@ def test_the_clock_of_the_device_is_known_by_what_passes_show_of_it(rig):
     print(f"\ndevice time is known to {clock.width_ns / 1e3:.1f} us")
 
 
-def test_the_engine_in_its_process_stops_passes_and_goes_on(rig):
+def test_the_engine_in_its_process_stops_passes_and_goes_on(device):
     """Slots, deadlines and statuses through the whole of CudaEngine and the mailbox."""
     slots = np.arange(N_SLOTS, dtype=np.int32)
     frames = FrameBuffer.create()

@@ -1,11 +1,12 @@
-"""The record of the last run on a GPU is complete, and says when it is older than the sources."""
+"""The record of the last run on a GPU: complete, every must met, and told where it is outdated."""
 
 import json
 
 import pytest
 
-from vla_edge_ros.engine.cuda.benchmark import sources_sha256
 from vla_edge_ros.engine.cuda.compiler import source_directory
+from vla_edge_ros.engine.cuda.sources import sources_sha256
+from vla_edge_ros.evaluation.gpu_record import KEYS, MUSTS, judge
 
 RECORD = source_directory().parent / "docs" / "benchmarks" / "h200.json"
 
@@ -13,6 +14,14 @@ RECORD = source_directory().parent / "docs" / "benchmarks" / "h200.json"
 @pytest.fixture(scope="module")
 def record() -> dict:
     return json.loads(RECORD.read_text())
+
+
+@pytest.fixture(scope="module")
+def current(record) -> dict:
+    """The record, where it is of these sources."""
+    if record["sources_sha256"] != sources_sha256():
+        pytest.skip("docs/benchmarks/h200.json is older than the sources: run scripts/gpu_check.sh on a GPU")
+    return record
 
 
 def test_the_record_names_its_device_and_counts_its_samples(record):
@@ -35,6 +44,21 @@ def test_derived_figures_follow_from_measured_ones(record):
     assert record["pass_ms_p50"] == pytest.approx(full["pass_us"]["p50"] / 1e3, rel=1e-3)
 
 
-def test_the_record_is_of_these_sources(record):
-    if record["sources_sha256"] != sources_sha256():
-        pytest.skip("docs/benchmarks/h200.json is older than the sources: run scripts/gpu_check.sh on a GPU")
+def test_the_record_of_these_sources_has_every_figure(current):
+    assert [key for key in KEYS if current.get(key) is None] == []
+
+
+def test_speedups_of_these_sources_are_ratios_within_one_run(current):
+    competitors = current["peers"]["competitors"]
+    own_ms = competitors["own"]["wall_ms"]["p50"]
+    for key, name in (("speedup_hf_eager", "hf_eager"), ("speedup_torch_compile", "hf_compile")):
+        assert current[key] == pytest.approx(competitors[name]["wall_ms"]["p50"] / own_ms, rel=1e-3)
+    assert current["speedup_best_peer"] <= min(current["speedup_hf_eager"], current["speedup_torch_compile"])
+
+
+@pytest.mark.parametrize("key", [must.key for must in MUSTS])
+def test_every_must_is_met_by_the_record_of_these_sources(current, key):
+    [verdict] = [verdict for verdict in judge(current) if verdict.must.key == key]
+    assert verdict.is_met, (
+        f"{verdict.must.what}: {verdict.measured}, wanted {verdict.must.sense} {verdict.bound}"
+    )

@@ -6,7 +6,10 @@ import pytest
 from recorded import SAMPLE, image_payloads, write_mcap, write_rosbag2
 
 from vla_edge_ros.cli import main
+from vla_edge_ros.errors import UserError
+from vla_edge_ros.evaluation import replay
 from vla_edge_ros.evaluation.run_document import OUTCOME, canonical_sha256
+from vla_edge_ros.parameters import validate_all
 
 
 def call(capsys, *words) -> tuple[int, str, str]:
@@ -45,7 +48,7 @@ def test_the_report_is_written_where_it_is_asked_for(capsys, tmp_path):
         (["SAMPLE", "--param", "memory.slots=3"], "memory.slots: 3 is not allowed"),
         (
             ["SAMPLE", "--param", "engine.model=nothing"],
-            "neither a preset (tiny, qwen2.5-coder-1.5b) nor",
+            "neither a preset (tiny, tiny-vla, qwen2.5-coder-0.5b,",
         ),
         (["SAMPLE", "--instruction", "x" * 5000], "shorten them or raise memory."),
         (["SAMPLE", "--times", "/nowhere.json"], "/nowhere.json: cannot be read"),
@@ -83,6 +86,31 @@ def test_a_recorded_run_has_its_own_instructions(capsys, tmp_path):
     code, _, err = call(capsys, SAMPLE, "--times", path, "--instruction", "x")
     assert code == 2
     assert "a recorded run has its own instructions" in err
+
+
+@pytest.mark.parametrize(
+    ("engine", "words", "plan"),
+    [
+        ({"backend": "cuda", "plan_id": "cuda-1x8"}, (), "cuda-1x8"),
+        ({"backend": "cuda", "plan_id": "cuda-1x8"}, ("--param", "engine.plan="), ""),
+        ({"backend": "cuda", "plan_id": "cuda-1x8"}, ("--param", "engine.backend=numpy"), ""),
+        ({"backend": "cuda", "plan_id": "cuda-1x8"}, ("--param", "memory.policy=fifo"), "cuda-1x8"),
+        ({"backend": "numpy", "plan_id": "numpy-openblas"}, (), ""),
+    ],
+)
+def test_a_recorded_run_is_replayed_under_its_own_plan(capsys, tmp_path, monkeypatch, engine, words, plan):
+    path = tmp_path / "run.jsonl"
+    run = {"parameters": validate_all({}), "engine": engine}
+    path.write_text(json.dumps({"run": run}) + '\n{"begin": {"at_ns": 0, "frame": 0}}\n')
+    plans = []
+
+    def replay_recorded(bag, topic, values, recorded):
+        plans.append(values["engine.plan"])
+        raise UserError("seen enough")
+
+    monkeypatch.setattr(replay, "replay_recorded", replay_recorded)
+    assert call(capsys, SAMPLE, "--times", path, *words)[0] == 2
+    assert plans == [plan]
 
 
 def test_service_times_are_either_stated_or_recorded(capsys):

@@ -1,5 +1,6 @@
 """Replays give the same bytes again, and a recorded run gives its own decisions again."""
 
+import itertools
 import json
 import math
 from dataclasses import replace
@@ -209,6 +210,19 @@ def test_a_recorded_run_reproduces_what_admission_predicted_and_allowed(recorded
     for name in ("predicted_by_stage", "allowance_ns", "reason", "is_probe"):
         assert [getattr(record, name) for record in records] == [tick[name] for tick in recorded_live.ticks]
     assert any(record.allowance_ns for record in records)
+
+
+@pytest.mark.parametrize("policy", ["fifo", "sliding_window", "semantic"])
+def test_a_recorded_run_with_strides_reproduces_itself(policy):
+    chosen = {"memory.policy": policy, "memory.window_frames": 3, "memory.stride_ticks": 7}
+    recorded = a_live_run(validate_all(SMALL | chosen | {"actions.late_result": "next_tick"}), 120)
+    assert again(recorded) == run_document.outcome(recorded.ticks)
+    retained = [tick["tick"] for tick in recorded.ticks for work in tick["work"] if work["retained_frame"]]
+    passes = [tick["tick"] for tick in recorded.ticks for work in tick["work"] if work["frame_index"]]
+    assert len(passes) > 4 * len(retained) > 0
+    # Tick 40 brings a new instruction, and with it an empty memory.
+    gaps = [after - before for before, after in itertools.pairwise(retained) if not before < 40 <= after]
+    assert min(gaps) >= 7
 
 
 def test_a_run_with_stopped_passes_reproduces_its_own_decisions_times_and_journal(recorded_stopped, tmp_path):

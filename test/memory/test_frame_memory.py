@@ -30,14 +30,22 @@ class AnyUseOfMemory(RuleBasedStateMachine):
     def __init__(self):
         super().__init__()
         self.memory = FrameMemory(N_SLOTS, 7, make_policy("fifo"))
+        self.last_retained: int | None = None
         self.prompt: list[int] = []
         self.blocks: dict[int, list[int]] = {}
         self.pending: list[int] | None = None
         self.tick = 0
 
-    @rule(name=st.sampled_from(POLICIES), n_tokens=st.integers(0, N_SLOTS - 40), window=st.integers(1, 6))
-    def another_policy_and_prompt(self, name, n_tokens, window):
+    @rule(
+        name=st.sampled_from(POLICIES),
+        n_tokens=st.integers(0, N_SLOTS - 40),
+        window=st.integers(1, 6),
+        stride=st.integers(1, 4),
+    )
+    def another_policy_and_prompt(self, name, n_tokens, window, stride):
         self.memory.policy = make_policy(name, window)
+        self.memory.stride_ticks = stride
+        self.last_retained = None
         self.prompt = self.memory.set_prompt(n_tokens).tolist()
         self.blocks, self.pending = {}, None
         assert self.memory.capacity_frames == (N_SLOTS - n_tokens - 8) // 32
@@ -61,9 +69,12 @@ class AnyUseOfMemory(RuleBasedStateMachine):
     @rule(seed=st.integers(0, 5))
     def retain(self, seed):
         embedding = np.random.default_rng(seed).standard_normal(4).astype(np.float32)
-        self.memory.retain(meta(self.tick), embedding, self.tick)
-        self.blocks[self.tick] = self.pending
-        self.pending = None
+        is_kept = self.memory.retain(meta(self.tick), embedding, self.tick)
+        is_due = self.last_retained is None or self.tick - self.last_retained >= self.memory.stride_ticks
+        assert is_kept == is_due
+        if is_kept:
+            self.blocks[self.tick], self.last_retained = self.pending, self.tick
+            self.pending = None
 
     @precondition(lambda self: self.pending is None)
     @rule()
@@ -84,6 +95,8 @@ class AnyUseOfMemory(RuleBasedStateMachine):
 
     def teardown(self):
         """No slot was lost: as many frames as ever fit in."""
+        self.memory.stride_ticks = 1
+        self.tick += 1
         self.memory.policy = make_policy("fifo")
         fill(self.memory, self.memory.capacity_frames + 1, start=self.tick + 1)
         assert len(self.memory.frames) == self.memory.capacity_frames
@@ -196,3 +209,62 @@ def test_a_tick_at_full_memory_allocates_no_array_that_grows_with_it():
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 8192, "the slot list alone is 16 KB, an embedding 6 KB"
+
+
+# Strides
+
+
+def ticks_retained(memory: FrameMemory, ticks) -> list[int]:
+    """Run passes on `ticks` and return those whose frames were kept."""
+    kept = []
+    for tick in ticks:
+        memory.make_room(tick)
+        if memory.retain(meta(tick + 1), np.ones(4, np.float32), tick):
+            kept.append(tick)
+    return kept
+
+
+def test_one_frame_a_stride_is_retained():
+    memory = FrameMemory(N_SLOTS, 7, make_policy("fifo"), stride_ticks=3)
+    assert ticks_retained(memory, range(10)) == [0, 3, 6, 9]
+    assert [frame.tick for frame in memory.frames] == [0, 3, 6, 9]
+
+
+def test_a_stride_counts_from_the_last_retained_frame_where_ticks_are_missed():
+    memory = FrameMemory(N_SLOTS, 7, make_policy("fifo"), stride_ticks=3)
+    assert ticks_retained(memory, [0, 1, 2, 5, 6, 7, 8, 20, 21]) == [0, 5, 8, 20]
+
+
+def test_a_pass_that_ends_in_a_later_tick_counts_by_the_tick_that_began_it():
+    memory = FrameMemory(N_SLOTS, 7, make_policy("fifo"))
+    memory.make_room(4)
+    assert memory.retain(meta(1), np.ones(4, np.float32), tick=5)
+    memory.make_room(5)
+    assert memory.retain(meta(2), np.ones(4, np.float32), tick=5)
+
+
+def test_the_first_frame_after_a_new_prompt_is_retained():
+    memory = FrameMemory(N_SLOTS, 7, make_policy("fifo"), stride_ticks=100)
+    assert ticks_retained(memory, range(50)) == [0]
+    memory.set_prompt(3)
+    assert ticks_retained(memory, range(50, 60)) == [50]
+
+
+def test_frames_between_strides_share_one_block_and_evict_once():
+    """Six blocks fit. The frames at hand take one of them, so five strides are remembered beside it."""
+    memory = FrameMemory(N_SLOTS + 8, 7, make_policy("fifo"), stride_ticks=4)
+    blocks, evicted = [], []
+    for tick in range(24):
+        evicted += [(tick, line.frame.index - 1) for line in memory.make_room(tick)]
+        blocks.append(memory.frame_slots.tolist())
+        memory.retain(meta(tick + 1), np.ones(4, np.float32), tick)
+    assert all(blocks[first + 1] == blocks[first + 4] for first in range(0, 20, 4))
+    assert blocks[0] != blocks[1]
+    assert memory.capacity_frames == 6
+    assert evicted == [(21, 0)]
+    assert [frame.tick for frame in memory.frames] == [4, 8, 12, 16, 20]
+
+
+def test_a_stride_below_one_tick_is_refused():
+    with pytest.raises(ValueError, match="stride_ticks is 0"):
+        FrameMemory(N_SLOTS, 7, make_policy("fifo"), stride_ticks=0)

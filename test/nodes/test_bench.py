@@ -1,17 +1,22 @@
 """The verdicts of `vla-edge bench`, on figures made up for it."""
 
 import copy
+import json
 import os
+import subprocess
+import sys
 
 import pytest
 
-from vla_edge_ros.engine.linux import process_memory, resident_bytes
-from vla_edge_ros.nodes.bench import MemoryWatch, judge
+from vla_edge_ros.engine.linux import process_cpu_s, process_memory, resident_bytes
+from vla_edge_ros.nodes.bench import ProcessWatch, judge
 
 GOOD = {
     "camera_callback_ms": {"rgb8": {"p99": 1.5}, "bgr8": {"p99": 0.4}, "jpeg": {"p99": 4.0}},
     "pass_alone_ms": {"ms": {"total": {"p99": 18.0}}},
     "latency_ms": {"pass": {"p99": 22.0}},
+    "at_full_memory": {"tick_to_publish_ms": {"p999": 22.5}, "stamp_to_publish_ms": {"p999": None}},
+    "cpu_ms_per_tick": {"tick thread": 0.3, "engine process": 0.1},
     "start_error_ms": {"p99": 0.499},
     "ticks": 1000,
     "late_publishes": 3,
@@ -59,7 +64,7 @@ def test_each_must_that_is_missed_is_named_alone(path, value, what):
 
 
 def test_memory_is_judged_from_the_settled_point_to_the_end():
-    watch = MemoryWatch(settled_s=10)
+    watch = ProcessWatch(settled_s=10)
     for second, anon in ((0, 50), (9, 60), (10.2, 70), (15, 95), (20, 75)):
         kinds = {"anon": anon, "file": 20, "shmem": 1}
         watch.samples.append((second, {"node": kinds, "engine": {"anon": 5, "file": 0, "shmem": 0}}))
@@ -77,3 +82,42 @@ def test_the_kinds_of_resident_memory_add_up_to_all_of_it():
     # The two files of /proc are read one after the other, and the kernel counts in batches.
     assert abs(sum(kinds.values()) - process_memory(os.getpid())) < 8_000_000
     assert sum(resident_bytes(2**22 + 1).values()) == 0
+
+
+def test_passes_that_were_not_timed_have_no_row():
+    rows = [row.what for row in judge(GOOD | {"pass_alone_ms": None})]
+    assert len(rows) == len(judge(GOOD)) - 1
+    assert not any("pass alone" in row for row in rows)
+
+
+def test_processor_time_of_the_engine_is_what_was_used_between_the_first_look_and_the_last():
+    watch = ProcessWatch(settled_s=10)
+    watch.engine_cpu += [(0.0, 70.0), (1.0, 70.2), (10.0, 71.0)]
+    assert watch.engine_cpu_per_s() == pytest.approx(0.1)
+    assert 0 < process_cpu_s(os.getpid()) < 10_000
+    assert process_cpu_s(2**22 + 1) == 0
+
+
+def test_the_live_run_fills_memory_and_sends_trajectories(ros_environment, tmp_path):
+    path = tmp_path / "bench.json"
+    parameters = {"engine.backend": "fake", "engine.model": "fake:service_ms=2", "memory.slots": 128}
+    words = [word for name, value in parameters.items() for word in ("--param", f"{name}={value}")]
+    words += ["--ticks", "20", "--callbacks", "5", "--passes", "0", "--json", str(path)]
+    done = subprocess.run(
+        [sys.executable, "-m", "vla_edge_ros.cli", "bench", *words],
+        env=ros_environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    # Whether a must is kept is for an idle machine to say.
+    assert done.returncode in (0, 1) and path.exists(), done.stdout + done.stderr
+    document = json.loads(path.read_text())
+    full = document["at_full_memory"]
+    assert 20 <= full["ticks"] < document["ticks"]
+    for name in ("tick_to_publish_ms", "stamp_to_publish_ms"):
+        assert full[name]["n"] >= 10
+    assert 2 < full["tick_to_publish_ms"]["p50"] < full["stamp_to_publish_ms"]["p50"]
+    assert document["cpu_ms_per_tick"]["tick thread"] > 0
+    assert document["bare_loop"]["ticks"] > 0
+    assert document["pass_alone_ms"] is None

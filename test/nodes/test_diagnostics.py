@@ -48,7 +48,7 @@ def look(camera, frames):
         last_record=TickRecord(0, 0, 0, 0, Decision.FRESH),
     )
     controller.admission.probes = 2
-    sections = diagnostics.sections(controller, camera, frames, None, None, None, None)
+    sections = diagnostics.sections(controller, camera, frames, None, None, None, 0, None)
 
     def look(name, promise=None):
         controller.promise = promise or controller.promise

@@ -16,8 +16,9 @@ def test_a_stage_has_one_name_and_one_meaning_on_the_tick_and_in_telemetry():
     record.work.append(WorkTimes(7, "frame", 0, 0, 10 * MS, 10 * MS, stages))
     wanted = {"copy_ms": 1.0, "vision_ms": 2.0, "prefill_ms": 3.0, "decode_ms": 4.0}
     assert wanted.items() <= telemetry(record, Promise()).items()
-    tick = {value.key: value.value for value in TickMessage("node").fill(record).values}
+    tick = {value.key: value.value for value in TickMessage("node", "cuda-1").fill(record).values}
     assert {name: float(tick[name]) for name in wanted} == wanted
+    assert tick["plan_id"] == "cuda-1"
 
 
 def test_a_tick_without_a_pass_leaves_a_gap_in_each_stage():

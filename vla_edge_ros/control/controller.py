@@ -337,6 +337,7 @@ class Controller:
             if self._is_enabled:
                 for trajectory in self.planner.trajectories(times.effect_ns, record.effect_stamp_ns):
                     sink.trajectory(trajectory)
+                    record.trajectory_ns = self._clock.now_ns()
         elif not record.decision.is_hold and not self._is_stopped:
             self._is_stopped = True
             self._cancel(record.started_ns, times.effect_ns, record.effect_stamp_ns, sink)

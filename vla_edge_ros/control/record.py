@@ -49,6 +49,7 @@ class TickRecord:
     top_probability, entropy: mean over the A tokens of the last pass that this tick collected.
     journal: lines of the eviction journal (`Evicted.to_json`).
     action: the A values of this tick's step in policy units, limited as they would be sent.
+    trajectory_ns: when the last trajectory of the tick's fresh action had been handed to the middleware.
     is_late: the last publish of the tick returned after its effect time.
     """
 
@@ -82,6 +83,7 @@ class TickRecord:
     events: list[dict] = field(default_factory=list)
     hold_ns: int = 0
     skipped_ticks: int = 0
+    trajectory_ns: int | None = None
     published_ns: int = 0
     is_late: bool = False
 

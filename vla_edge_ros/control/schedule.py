@@ -39,6 +39,17 @@ class TickSchedule:
         effect = start + self.deadline_ns
         return TickTimes(tick, start, effect - self.margin_ns, effect)
 
+    def quiet(self, now_ns: int) -> tuple[int, int]:
+        """When the process had best be quiet, now or next: from a margin before C_k until E_k.
+
+        Then a tick's last messages go out, and what began shortly before has ended.
+        """
+        tick = max(0, (now_ns - self.origin_ns) // self.period_ns)
+        times = self.times(tick)
+        if now_ns >= times.effect_ns:
+            times = self.times(tick + 1)
+        return times.cutoff_ns - self.margin_ns, times.effect_ns
+
     def following(self, tick: int, now_ns: int) -> int:
         """The tick to run after `tick`, as `next_tick` says."""
         return next_tick(tick, now_ns, self.origin_ns, self.period_ns)

@@ -11,7 +11,14 @@ from vla_edge_ros.control.clock import Clock
 from vla_edge_ros.control.controller import Controller
 from vla_edge_ros.control.events import ControlConfig, Instruction, Retune
 from vla_edge_ros.control.schedule import TickSchedule
-from vla_edge_ros.engine.interface import FRAME_TOKENS, MAX_ACTION_TOKENS, Engine, EngineInfo, EngineSpec
+from vla_edge_ros.engine.interface import (
+    FRAME_TOKENS,
+    MAX_ACTION_TOKENS,
+    Engine,
+    EngineInfo,
+    EngineSpec,
+    total_bytes,
+)
 from vla_edge_ros.engine.tokenizer import load_tokenizer
 from vla_edge_ros.memory.frame_memory import FrameMemory
 from vla_edge_ros.memory.policies import make_policy
@@ -43,6 +50,7 @@ def engine_spec(parameters: Parameters, action_tokens: int) -> EngineSpec:
         action_tokens=action_tokens,
         blas_threads=parameters["engine.blas_threads"],
         budget_bytes=parameters["memory.budget_bytes"],
+        plan=parameters["engine.plan"],
     )
 
 
@@ -85,6 +93,16 @@ def action_config(parameters: Parameters) -> ActionConfig:
     )
 
 
+def frame_memory(parameters: Parameters, action_tokens: int, embedding_size: int) -> FrameMemory:
+    return FrameMemory(
+        parameters["memory.slots"],
+        action_tokens,
+        make_policy(parameters["memory.policy"], parameters["memory.window_frames"]),
+        embedding_size,
+        parameters["memory.stride_ticks"],
+    )
+
+
 def build_controller(
     parameters: Parameters,
     policy: Policy,
@@ -96,12 +114,7 @@ def build_controller(
 ) -> Controller:
     """A controller around an engine that is already configured."""
     live = live_settings(parameters)
-    memory = FrameMemory(
-        parameters["memory.slots"],
-        len(policy.dimensions),
-        make_policy(parameters["memory.policy"], parameters["memory.window_frames"]),
-        info.embedding_size,
-    )
+    memory = frame_memory(parameters, len(policy.dimensions), info.embedding_size)
     planner = ActionPlanner(policy, action_config(parameters))
     admission = Admission(live.admission)
     return Controller(live.control, clock, engine, info, frames, memory, planner, admission, on_fault)
@@ -145,8 +158,8 @@ class Prompter:
 
 def describe_account(info: EngineInfo) -> str:
     """The engine's memory in one line: `weights 6.7 MB, kv 2.1 MB, total 8.8 MB`."""
-    entries = info.account_bytes | {"total": sum(info.account_bytes.values())}
-    return ", ".join(f"{purpose} {size / 1e6:.1f} MB" for purpose, size in entries.items())
+    entries = info.account_bytes | {"total": total_bytes(info.account_bytes)}
+    return ", ".join(f"{purpose.replace('_', ' ')} {size / 1e6:.1f} MB" for purpose, size in entries.items())
 
 
 def describe_engine(parameters: Parameters, info: EngineInfo) -> dict:

@@ -1,6 +1,7 @@
 """The thread that keeps the clock of the control loop."""
 
 import threading
+import time
 from collections.abc import Callable
 
 from vla_edge_ros.control.clock import Clock
@@ -31,6 +32,7 @@ class TickThread:
 
     prepare: called first on the new thread, to give it its priority.
     on_error: called with the exception if a tick could not even publish; the thread then ends.
+    cpu_ns: processor time that the thread has used, known once it has ended.
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class TickThread:
         prepare: Callable[[], None],
         on_error: Callable[[Exception], None],
     ) -> None:
+        self.cpu_ns = 0
         self._is_stopping = threading.Event()
 
         def run() -> None:
@@ -50,6 +53,8 @@ class TickThread:
                 run_ticks(controller, schedule, clock, sink, self._is_stopping.is_set)
             except Exception as error:
                 on_error(error)
+            finally:
+                self.cpu_ns = time.thread_time_ns()
 
         self._thread = threading.Thread(target=run, name="tick", daemon=True)
         self._thread.start()

@@ -163,8 +163,8 @@ class WorkInFlight:
         if result.status is WorkStatus.DONE:
             # A late result is used in a tick that may collect another one into the same arrays.
             result.tokens = result.tokens.copy()
-            self._memory.retain(result.frame, result.embedding, record.tick)
-            times.retained_frame = result.frame.index
+            if self._memory.retain(result.frame, result.embedding, record.tick):
+                times.retained_frame = result.frame.index
         return result
 
     def _use(self, result: WorkResult, times: WorkTimes, record: TickRecord) -> None:

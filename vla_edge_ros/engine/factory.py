@@ -9,19 +9,26 @@ from vla_edge_ros.perception.frame_buffer import FrameBuffer
 
 BACKENDS = ("auto", "cuda", "numpy", "fake")
 
-
 CUDA_IS_ON_TRIAL = "cuda could run here, but has not passed its gate yet; ask for it by name to try it"
 """An engine moves arms only after its whole gate has passed on a device; docs/kernels.md says what has."""
+
+_ATTRIBUTES = (75, 76, 16, 97)
+"""CU_DEVICE_ATTRIBUTE_: COMPUTE_CAPABILITY_MAJOR and _MINOR, MULTIPROCESSOR_COUNT,
+MAX_SHARED_MEMORY_PER_BLOCK_OPTIN."""
 
 
 def make_engine(spec: EngineSpec, frames: FrameBuffer) -> Engine:
     """An engine that is not yet configured; `auto` is `numpy`, with a note why it is not `cuda`.
 
-    Raises EngineError where the backend is unknown or cannot run here.
+    Raises EngineError where the backend is unknown, cannot run here, or cannot follow the plan asked for.
     """
     if spec.backend == "auto":
-        note = f"backend auto chose numpy: {cuda_obstacle() or CUDA_IS_ON_TRIAL}"
+        note = f"backend auto chose numpy: {cuda_obstacle(spec) or CUDA_IS_ON_TRIAL}"
+        if spec.plan:
+            raise EngineError(f"engine.plan is {spec.plan} and {note}; empty it to let numpy sum its own way")
         return _WithNote(make_engine(replace(spec, backend="numpy"), frames), note)
+    if spec.plan and spec.backend in ("numpy", "fake"):
+        raise EngineError(f"engine.plan is {spec.plan}: backend {spec.backend} has no plans, empty it")
     if spec.backend == "cuda":
         obstacle = cuda_obstacle()
         if obstacle:
@@ -38,8 +45,8 @@ def make_engine(spec: EngineSpec, frames: FrameBuffer) -> Engine:
     raise EngineError(f"unknown engine backend {spec.backend!r}: use one of {', '.join(BACKENDS)}")
 
 
-def cuda_obstacle() -> str:
-    """Why the CUDA engine cannot run on this machine, in one line; empty where it can."""
+def cuda_obstacle(spec: EngineSpec | None = None) -> str:
+    """Why the CUDA engine cannot run on this machine, or not this spec, in one line; empty where it can."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -52,7 +59,32 @@ def cuda_obstacle() -> str:
         importlib.import_module("vla_edge_ros.engine.cuda.engine")
     except ImportError as error:
         return f"the CUDA engine cannot be imported ({error})"
+    version, *found = (ctypes.c_int(0) for _ in range(1 + len(_ATTRIBUTES)))
+    status = driver.cuDriverGetVersion(ctypes.byref(version))
+    for attribute, value in zip(_ATTRIBUTES, found, strict=True):
+        status = status or driver.cuDeviceGetAttribute(ctypes.byref(value), attribute, 0)
+    if status:
+        return f"the NVIDIA driver does not describe its device (CUDA error {status})"
+    try:
+        _require_fit(spec, version.value, *(value.value for value in found))
+    except EngineError as error:
+        return str(error)
     return ""
+
+
+def _require_fit(
+    spec: EngineSpec | None, version: int, major: int, minor: int, multiprocessors: int, shared_bytes: int
+) -> None:
+    from vla_edge_ros.engine.cuda.compiler import find_build
+    from vla_edge_ros.engine.cuda.device import require_fit
+    from vla_edge_ros.engine.cuda.plan import make_plan, require_room
+    from vla_edge_ros.engine.weights import open_weights
+
+    require_fit("the device", version, major, minor)
+    find_build(f"sm_{major}{minor}")
+    if spec is not None:
+        config, _ = open_weights(spec.model, spec.seed)
+        require_room(make_plan(config, spec.n_slots, multiprocessors, shared_bytes), shared_bytes)
 
 
 class _WithNote:

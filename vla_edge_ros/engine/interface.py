@@ -4,7 +4,7 @@ An engine has at most one piece of work in flight. It holds the KV arrays and ob
 which slot belongs to what is decided by `memory/`, on the control thread.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Protocol
 
@@ -33,6 +33,7 @@ class EngineSpec:
     n_slots: places of one token in the KV cache.
     action_tokens: A, the number of tokens that one pass decodes.
     blas_threads: threads of the NumPy engine's matrix products (0: the library's default).
+    plan: the plan_id of a CUDA engine whose order of summation is wanted; empty: this machine's own choice.
     """
 
     backend: str = "numpy"
@@ -42,6 +43,7 @@ class EngineSpec:
     action_tokens: int = 7
     blas_threads: int = 1
     budget_bytes: int = 8_000_000_000
+    plan: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,8 @@ class EngineInfo:
     """What a configured engine says of itself.
 
     account_bytes: bytes by purpose (weights, kv, workspace, ...), all allocated before `configure` returns.
+        Those of a GPU, `cuda_context` included, add up to what the driver counts for the process;
+        `page_locked` is memory of the host.
     embedding_size: length of a frame's pooled embedding (the hidden size).
     """
 
@@ -58,6 +62,24 @@ class EngineInfo:
     embedding_size: int
     account_bytes: dict[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+
+
+def pinned(spec: EngineSpec, info: EngineInfo) -> EngineSpec:
+    """The spec of an engine that sums in the order of the one described."""
+    return replace(spec, backend=info.backend, plan=loadable_plan(info.backend, info.plan_id))
+
+
+def loadable_plan(backend: str, plan_id: str) -> str:
+    """What `EngineSpec.plan` must be for an engine of this backend to follow `plan_id` again.
+
+    The NumPy engine's id names the machine's BLAS, which cannot be chosen.
+    """
+    return plan_id if backend == "cuda" else ""
+
+
+def total_bytes(account: dict[str, int]) -> int:
+    """Of all purposes of an account."""
+    return sum(account.values())
 
 
 @dataclass(slots=True)

@@ -133,6 +133,11 @@ def resident_bytes(pid: int) -> dict[str, int]:
     return {name.removeprefix("Rss").lower(): size for name, size in found.items()}
 
 
+def process_cpu_s(pid: int) -> float:
+    """Processor time in seconds, to 10 ms, of a process and its ended children; 0 once it has ended."""
+    return process_cpu_ticks(pid) / os.sysconf("SC_CLK_TCK")
+
+
 def process_cpu_ticks(pid: int) -> int:
     """Clock ticks used by a process and its ended children (utime to cstime of /proc/PID/stat)."""
     try:

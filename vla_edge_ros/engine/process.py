@@ -25,6 +25,7 @@ from vla_edge_ros.engine.interface import (
     PromptWork,
     WorkResult,
     WorkStatus,
+    pinned,
 )
 from vla_edge_ros.engine.linux import process_cpu_ticks, process_memory, start_bound_module
 from vla_edge_ros.engine.mailbox import (
@@ -100,6 +101,8 @@ class ProcessEngine:
                 if self._process is None:
                     raise EngineError(_CLOSED_EARLY)
                 self._failure = ""
+            # A replacement must compute the same bits, whatever it would choose itself.
+            self._spec = pinned(self._spec, info)
             return info
         except BaseException:
             self.close()

@@ -8,10 +8,11 @@ import numpy as np
 
 from vla_edge_ros.engine.checkpoint import CheckpointWeights, open_checkpoint
 from vla_edge_ros.engine.interface import EngineError
-from vla_edge_ros.engine.model_config import ModelConfig, load_config
-from vla_edge_ros.engine.presets import PRESETS
+from vla_edge_ros.engine.model_config import ModelConfig, ModelRefused, load_config
+from vla_edge_ros.engine.presets import PRESETS, TRAINED
 from vla_edge_ros.engine.seeded import fill_normal
 from vla_edge_ros.engine.vision import VISION_BIAS, VISION_WEIGHT, PatchEmbedding, vision_shapes
+from vla_edge_ros.share import share_directory
 
 EMBEDDING = "model.embed_tokens.weight"
 HEAD = "lm_head.weight"
@@ -117,7 +118,7 @@ def open_weights(model: str, seed: int) -> tuple[ModelConfig, WeightSource]:
     ModelRefused for a directory at fault.
     """
     if model in PRESETS:
-        return PRESETS[model], SeededWeights(PRESETS[model], seed)
+        return PRESETS[model], _preset_weights(model, seed)
     directory = Path(model)
     if not directory.is_dir():
         raise EngineError(f"model {model!r} is neither a preset ({', '.join(PRESETS)}) nor a directory")
@@ -131,3 +132,20 @@ def open_weights(model: str, seed: int) -> tuple[ModelConfig, WeightSource]:
     if VISION_WEIGHT in checkpoint:
         return config, checkpoint
     return config, _CheckpointWithSeededVision(checkpoint, config, seed)
+
+
+def _preset_weights(model: str, seed: int) -> WeightSource:
+    """The trained weights of a preset that has some, else seeded ones."""
+    config = PRESETS[model]
+    if model not in TRAINED:
+        return SeededWeights(config, seed)
+    directory = share_directory() / TRAINED[model]
+    if not directory.is_dir():
+        seeded = SeededWeights(config, seed)
+        seeded.notes += (f"{directory} is missing: {model} is not trained here, its actions mean nothing",)
+        return seeded
+    found = load_config(directory / "config.json")
+    if found != config:
+        raise ModelRefused(f"{directory}/config.json has another geometry than the preset {model}")
+    shapes = decoder_shapes(config) | vision_shapes(config.hidden_size)
+    return open_checkpoint(directory, required=shapes, optional={}, ignored=())

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from vla_edge_ros.control.bare_loop import BareLoop
 from vla_edge_ros.control.realtime import describe_limit, set_fifo_priority
+from vla_edge_ros.engine.interface import EngineSpec
 from vla_edge_ros.engine.linux import same_imports
 from vla_edge_ros.evaluation.arguments import add_parameter_argument, given_parameters
 from vla_edge_ros.evaluation.check import FAIL, OK, WARN, Check, row
@@ -88,8 +89,14 @@ def _checks(seconds: float) -> Iterator[Check]:
     yield check_gpu(*probe("from vla_edge_ros.evaluation.doctor import describe_gpu as f; print(f())"))
     yield check_gpu_processes(*gpu_processes())
     yield check_pycuda(*probe("import pycuda; print(pycuda.VERSION_TEXT)"))
-    yield check_nvcc(shutil.which("nvcc", path=os.environ.get("PATH", "") + ":/usr/local/cuda/bin"))
-    yield check_cuda_engine(*probe("from vla_edge_ros.engine.factory import cuda_obstacle as f; print(f())"))
+    yield check_bindings(*probe("import cuda.bindings as f; print(f.__version__)"))
+    yield check_nvcc(*probe("from vla_edge_ros.engine.cuda.compiler import find_nvcc as f; print(f())"))
+    obstacle = probe("from vla_edge_ros.engine.factory import cuda_obstacle as f; print(f())")
+    yield check_cuda_engine(*obstacle)
+    if obstacle == (True, ""):
+        yield check_gpu_memory(
+            *probe("from vla_edge_ros.evaluation.doctor import describe_gpu_memory as f; f()")
+        )
     if seconds:
         yield measure_timer(seconds)
 
@@ -184,13 +191,23 @@ def check_pycuda(works: bool, found: str) -> Check:
     return row("PyCUDA", works, found, "for a GPU: pip install pycuda")
 
 
-def check_nvcc(path: str | None) -> Check:
-    found = path or "not on PATH nor in /usr/local/cuda/bin"
-    return row("nvcc", path is not None, found, "for a GPU: install the CUDA toolkit")
+def check_bindings(works: bool, found: str) -> Check:
+    return row("cuda-bindings", works, found, "for a GPU: pip install cuda-bindings")
+
+
+def check_nvcc(works: bool, found: str) -> Check:
+    advice = "for a GPU: install the CUDA toolkit, or copy the kernels' cache from a machine that has it"
+    return row("nvcc", works, found, advice)
 
 
 def check_cuda_engine(works: bool, obstacle: str) -> Check:
     return row("CUDA engine", works and not obstacle, obstacle or "can run", _NUMPY_INSTEAD)
+
+
+def check_gpu_memory(works: bool, found: str) -> Check:
+    """The whole account of the engine against its budget, before it is configured."""
+    advice = "raise memory.budget_bytes, or take fewer slots or a smaller model"
+    return row("GPU memory", works, found, advice)
 
 
 def measure_timer(seconds: float) -> Check:
@@ -247,6 +264,15 @@ def describe_gpu() -> str:
         raise OSError(f"the NVIDIA driver finds no device (CUDA error {status})")
     major, minor = divmod(version.value, 1000)
     return f"{count.value} x {name.value.decode()}, driver for CUDA {major}.{minor // 10}"
+
+
+def describe_gpu_memory() -> None:
+    """Print what the engine of the reference's model would take. Raises EngineError beyond the budget."""
+    from vla_edge_ros.engine.cuda.account import describe_engine
+
+    budget_bytes = defaults()["memory.budget_bytes"]
+    spec = EngineSpec("cuda", "qwen2.5-coder-1.5b", n_slots=4096, budget_bytes=budget_bytes)
+    print(f"{describe_engine(spec)}, of a budget of {budget_bytes / 1e6:.0f} MB")
 
 
 def _refusal_in_a_thread_of_its_own() -> str:

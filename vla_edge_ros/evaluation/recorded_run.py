@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from vla_edge_ros.control.record import TickRecord, WorkTimes, work_times
+from vla_edge_ros.engine.interface import loadable_plan
 from vla_edge_ros.errors import UserError
 from vla_edge_ros.evaluation.json_shape import WrongShape, check
 from vla_edge_ros.evaluation.playback import Lap
@@ -36,8 +37,13 @@ class _Started(TypedDict):
     parameters: _Parameters
 
 
+class _Engine(TypedDict, total=False):
+    backend: str
+    plan_id: str
+
+
 class _Run(_Started, total=False):
-    engine: dict
+    engine: _Engine
     laps: list[Lap]
 
 
@@ -168,6 +174,11 @@ class RecordedRun:
             raise UserError(f"{path}: cannot be read: {error}") from None
         is_lines = first.startswith('{"run"') and rest.startswith("{")
         return cls.from_lines(path) if is_lines else cls.from_document(path)
+
+    def engine_plan(self) -> dict[str, str]:
+        """The parameter that makes a replay's engine sum in the order of the run's."""
+        engine = self.run.get("engine", {})
+        return {"engine.plan": loadable_plan(engine.get("backend", ""), engine.get("plan_id", ""))}
 
     def until_tick(self, end: float) -> "RecordedRun":
         """The run as if it had ended before tick `end`."""

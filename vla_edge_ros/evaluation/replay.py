@@ -20,6 +20,8 @@ from vla_edge_ros.evaluation.summary import summary_table
 from vla_edge_ros.evaluation.virtual_run import Replay, replay, replay_recorded
 from vla_edge_ros.parameters import validate_all
 
+_ENGINE_PARAMETERS = {"engine.backend", "engine.model", "memory.slots"}
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("bag", type=Path, help="recording: a rosbag2 folder or file, a ROS 1 bag or a video")
@@ -56,7 +58,9 @@ def run(args: argparse.Namespace) -> int:
             uses_recorded_text = args.instruction is None
             replayed = replay(bag, topic.name, values, args.service_ms, args.seconds, uses_recorded_text)
         else:
-            values = validate_all(recorded.run["parameters"] | given)
+            # Another engine, model or memory has a plan of its own.
+            plan = {} if given.keys() & _ENGINE_PARAMETERS else recorded.engine_plan()
+            values = validate_all(recorded.run["parameters"] | plan | given)
             n_ticks = args.seconds * 1000 / values["control.period_ms"]
             replayed = replay_recorded(bag, topic.name, values, recorded.until_tick(n_ticks))
         document = _document(args.bag.name, topic.name, values, replayed)

@@ -166,6 +166,29 @@ def _promise(records: list[dict]) -> dict:
     }
 
 
+def at_full_memory(records: list[dict]) -> dict:
+    """How soon fresh actions were published, from the first eviction on: memory is full from there.
+
+    Returns `ticks`, `fresh_ratio`, and percentiles over the ticks that sent a trajectory on FRESH, from the
+    tick's start and from the capture of the frame that was used: `tick_to_publish_ms`, `stamp_to_publish_ms`.
+    """
+    full = next((index for index, record in enumerate(records) if record["journal"]), len(records))
+    judged = records[full:]
+    fresh = [record for record in judged if record["decision"] == Decision.FRESH.value]
+    sent = [record for record in fresh if record["trajectory_ns"] is not None]
+    return {
+        "ticks": len(judged),
+        "fresh_ratio": len(fresh) / len(judged) if judged else 0.0,
+        **{
+            name: percentiles(_ms(record["trajectory_ns"] - record[since]) for record in sent)
+            for name, since in (
+                ("tick_to_publish_ms", "scheduled_ns"),
+                ("stamp_to_publish_ms", "frame_capture_ns"),
+            )
+        },
+    }
+
+
 def outcome(records: list[dict]) -> dict:
     """What must be equal between two runs of the same: decisions, actions and journal, each with its hash."""
     parts = {

@@ -46,23 +46,33 @@ class FrameMemory:
     """Slots, retained frames and their eviction; the engine holds the arrays and obeys these lists.
 
     A pass goes: `make_room`, tell the engine of the evicted slots, run it on `context_slots()`, `frame_slots`
-    and `action_slots`, and `retain` the frame if it succeeded. If it did not, nothing is retained and the
-    same block serves the next pass.
+    and `action_slots`, and `retain` the frame if it succeeded. If it did not, or if the frame lies between
+    strides, nothing is retained and the same block serves the next pass.
 
     n_slots: places of one token in the KV cache.
     action_tokens: A, from 1 to 8.
+    stride_ticks: a frame is retained where its pass began so many ticks after that of the last retained one;
+        those between are attended to by their own action tokens and freed with them.
     embedding_size: length of a pooled embedding; where it is None, the first retained frame fixes it.
     Raises MemoryTooSmall when not even one frame fits without a prompt.
     """
 
     def __init__(
-        self, n_slots: int, action_tokens: int, policy: EvictionPolicy, embedding_size: int | None = None
+        self,
+        n_slots: int,
+        action_tokens: int,
+        policy: EvictionPolicy,
+        embedding_size: int | None = None,
+        stride_ticks: int = 1,
     ):
         if not 1 <= action_tokens <= MAX_ACTION_TOKENS:
             raise ValueError(
                 f"action_tokens is {action_tokens}; a pass decodes 1 to {MAX_ACTION_TOKENS} tokens"
             )
+        if stride_ticks < 1:
+            raise ValueError(f"memory.stride_ticks is {stride_ticks}; at least 1 tick lies between frames")
         self.policy = policy
+        self.stride_ticks = stride_ticks
         self.n_slots = n_slots
         self.capacity_frames = 0
         self.journal: deque[Evicted] = deque(maxlen=JOURNAL_LENGTH)
@@ -74,6 +84,8 @@ class FrameMemory:
         self._has_block = False
         self._reserved = np.zeros(MAX_ACTION_TOKENS, np.int32)
         self._action_tokens = action_tokens
+        self._pass_tick = 0
+        self._last_retained_tick: int | None = None
         self._similarity: NeighbourSimilarity | None = None
         if embedding_size is not None:
             self._similarity = NeighbourSimilarity(self._capacity(0), embedding_size)
@@ -90,6 +102,7 @@ class FrameMemory:
         if self._similarity is not None:
             self._similarity.clear()
         self._has_block = False
+        self._last_retained_tick = None
         self._prompt_tokens = n_tokens
         self._pool.reset()
         self._pool.take(self._reserved)
@@ -97,6 +110,7 @@ class FrameMemory:
 
     def make_room(self, tick: int) -> list[Evicted]:
         """Evict by policy until one more frame fits, and set its block aside as `frame_slots`."""
+        self._pass_tick = tick
         evicted = []
         while victim := self.policy.choose_victim(len(self.frames), self.neighbour_cosines, self._is_full):
             evicted.append(self._evict(victim.place, tick, victim.reason))
@@ -131,19 +145,25 @@ class FrameMemory:
         """(n - 1,) float64: entry i is the cosine of the embeddings of retained frames i and i + 1."""
         return self._similarity.cosines if self._similarity is not None else np.zeros(0)
 
-    def retain(self, meta: FrameMeta, embedding: np.ndarray, tick: int) -> None:
-        """Keep the frame that a pass has written to `frame_slots`, as the newest one.
+    def retain(self, meta: FrameMeta, embedding: np.ndarray, tick: int) -> bool:
+        """Keep the frame that a pass has written to `frame_slots`, as the newest one, if a stride is over.
 
-        embedding: (embedding_size,) float32. Raises RuntimeError before `make_room`, ValueError for an
-        embedding of another size or with values that are not finite; nothing is retained then.
+        embedding: (embedding_size,) float32. Returns whether the frame was kept; the first one after a
+        prompt always is. Raises RuntimeError before `make_room`, ValueError for an embedding of another size
+        or with values that are not finite; nothing is retained then.
         """
         self._require_block()
+        last = self._last_retained_tick
+        if last is not None and self._pass_tick - last < self.stride_ticks:
+            return False
         if self._similarity is None:
             self._similarity = NeighbourSimilarity(self._capacity(0), embedding.size)
         self._similarity.append(embedding)
         self._context[self._n_context : self._n_context + FRAME_TOKENS] = self._block
         self.frames.append(RetainedFrame(meta, tick))
+        self._last_retained_tick = self._pass_tick
         self._has_block = False
+        return True
 
     @property
     def _n_context(self) -> int:

@@ -82,7 +82,8 @@ def _evaluate(
     evictions: dict[str, int] = {}
     for policy in POLICIES:
         with console.status(f"replaying under {policy}"):
-            replayed = replay_recorded(bag, topic.name, values | {"memory.policy": policy}, recorded)
+            variant = values | recorded.engine_plan() | {"memory.policy": policy}
+            replayed = replay_recorded(bag, topic.name, variant, recorded)
             strips[policy] = film_frames(bag, topic.name, replayed.remembered)
         evictions[policy] = len(replayed.journal)
         if policy == values["memory.policy"]:

@@ -11,7 +11,7 @@ from rclpy.node import Node
 from vla_edge_ros.control.controller import Controller
 from vla_edge_ros.control.decision import Decision
 from vla_edge_ros.control.recorder import Recorder
-from vla_edge_ros.engine.interface import EngineInfo
+from vla_edge_ros.engine.interface import EngineInfo, total_bytes
 from vla_edge_ros.engine.linux import process_memory
 from vla_edge_ros.engine.process import ProcessEngine
 from vla_edge_ros.nodes.supervisor import EngineSupervisor
@@ -92,6 +92,7 @@ def sections(
     engine: ProcessEngine,
     supervisor: EngineSupervisor,
     info: EngineInfo,
+    budget_bytes: int,
     recorder: Recorder | None,
 ) -> dict[str, Callable[[], Section]]:
     """What is looked at, by name."""
@@ -196,6 +197,8 @@ def sections(
             "node_rss_bytes": process_memory(os.getpid()),
             "engine_rss_bytes": rss_bytes,
             **{f"{purpose}_bytes": count for purpose, count in info.account_bytes.items()},
+            "total_bytes": total_bytes(info.account_bytes),
+            "budget_bytes": budget_bytes,
         }
         if not rss_bytes:
             return ERROR, "the engine process is gone", values

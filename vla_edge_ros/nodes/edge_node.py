@@ -43,6 +43,7 @@ from vla_edge_ros.control.realtime import (
     step_above_others,
 )
 from vla_edge_ros.control.recorder import Recorder
+from vla_edge_ros.control.schedule import TickSchedule
 from vla_edge_ros.control.tick_thread import TickThread
 from vla_edge_ros.engine.interface import EngineInfo
 from vla_edge_ros.engine.process import ProcessEngine
@@ -64,6 +65,8 @@ except ImportError:  # Humble
 NODE_NAME = "vla_edge_node"
 SPIN_S = 0.1
 """Longest wait for a callback, so that a signal is seen soon after it arrives."""
+QUIET_LOOK_S = 0.0002
+"""How often it is looked whether a tick's last messages are out."""
 
 
 class EdgeNode(LifecycleNode):
@@ -85,6 +88,7 @@ class EdgeNode(LifecycleNode):
         self._is_configured = False
         self._is_releasing = False
         self._tick_thread: TickThread | None = None
+        self._schedule: TickSchedule | None = None
         self._bare_loop: BareLoop | None = None
         self._releases: list = []
 
@@ -132,6 +136,23 @@ class EdgeNode(LifecycleNode):
         self._stop_ticking()
         self._release()
 
+    def keep_quiet(self) -> float:
+        """Sleep while a tick's last messages go out; returns the seconds until that comes again.
+
+        A callback holds the interpreter lock in long calls: an image that was taken out of the middleware at
+        a cut-off delayed the messages by up to 2 ms, tick after tick where the camera was in step.
+        """
+        if self._schedule is None:
+            return SPIN_S
+        begin_ns, end_ns = self._schedule.quiet(time.monotonic_ns())
+        while begin_ns <= (now_ns := time.monotonic_ns()) < end_ns:
+            last = self._controller.last_record
+            if last is not None and last.published_ns > begin_ns:
+                begin_ns += self._schedule.period_ns
+                break
+            time.sleep(QUIET_LOOK_S)
+        return min(SPIN_S, max(0, begin_ns - now_ns) / 1e9)
+
     # What the transitions are made of
 
     def _tried(self, step: Callable[[], None]) -> bool:
@@ -153,6 +174,7 @@ class EdgeNode(LifecycleNode):
         begin_ns = time.monotonic_ns()
         schedule = settings.tick_schedule(values, begin_ns + settings.ns(values["control.period_ms"]))
         self._controller.begin(schedule)
+        self._schedule = schedule
         if self._recorder is not None:
             begin = {"at_ns": begin_ns, "frame": self._controller.last_used_frame}
             self._recorder.put({"begin": begin})
@@ -210,7 +232,8 @@ class EdgeNode(LifecycleNode):
         if values["control.record_path"]:
             run = {"parameters": values, "engine": settings.describe_engine(values, info)}
             self._recorder = self._keep(Recorder(Path(values["control.record_path"]), run))
-        self._sink = RosSink(self, policy.groups, self._recorder, self._controller.promise)
+        promise = self._controller.promise
+        self._sink = RosSink(self, policy.groups, self._recorder, promise, info.plan_id)
         self._releases.append(self._sink.destroy)
         self._subscribe(values)
         self._report(info)
@@ -261,7 +284,14 @@ class EdgeNode(LifecycleNode):
 
     def _report(self, info: EngineInfo) -> None:
         sections = diagnostics.sections(
-            self._controller, self._camera, self._frames, self._engine, self._supervisor, info, self._recorder
+            self._controller,
+            self._camera,
+            self._frames,
+            self._engine,
+            self._supervisor,
+            info,
+            self._values["memory.budget_bytes"],
+            self._recorder,
         )
         self._releases.append(diagnostics.DiagnosticsPublisher(self, sections).destroy)
 
@@ -347,15 +377,19 @@ class EdgeNode(LifecycleNode):
     # Endings
 
     def _stop_ticking(self) -> None:
+        self._schedule = None
         if self._tick_thread is None:
             return
         # At worst it has just begun to sleep until the next tick, and that tick must run to its end.
         timeout_s = 0.5 + 2 * self._values["control.period_ms"] / 1000
         if not self._tick_thread.stop(timeout_s):
             self.get_logger().error(f"the tick thread did not end within {timeout_s:g} s")
+        end = {
+            "recorder_dropped": self._recorder.dropped if self._recorder is not None else 0,
+            "tick_thread_cpu_ns": self._tick_thread.cpu_ns,
+        }
         self._tick_thread = None
         self._controller.stop(self._sink)
-        end = {"recorder_dropped": self._recorder.dropped if self._recorder is not None else 0}
         if self._bare_loop is not None:
             self._bare_loop.close()
             end["bare_loop"] = self._bare_loop.to_json()
@@ -396,7 +430,7 @@ def main(argv: list[str] | None = None) -> int:
     executor.add_node(node)
     try:
         while not signals and node.tick_error is None and rclpy.ok():
-            executor.spin_once(timeout_sec=SPIN_S)
+            executor.spin_once(timeout_sec=node.keep_quiet())
     except (KeyboardInterrupt, ExternalShutdownException):
         pass
     finally:

@@ -9,7 +9,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import rclpy
@@ -20,6 +20,8 @@ from lifecycle_msgs.srv import ChangeState, GetState
 from rclpy.executors import SingleThreadedExecutor
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
+from sensor_msgs.msg import JointState
+from std_srvs.srv import SetBool
 
 from vla_edge_ros.engine.linux import end_with_parent
 from vla_edge_ros.errors import UserError
@@ -34,7 +36,9 @@ from vla_edge_ros.share import large_image_variables
 CONFIGURE_TIMEOUT_S = 600.0
 START_TIMEOUT_S = 20.0
 ASK_AGAIN_S = 0.5
-STOP_TIMEOUT_S = 3.0
+STOP_TIMEOUT_S = 20.0
+"""A GPU's memory is given back within seconds; the figures of a long run must not be lost to that."""
+JOINT_STATES_HZ = 100
 
 
 class Process:
@@ -144,6 +148,34 @@ class Driver:
         if not received:
             raise UserError(f"the camera ended at once: {camera.complaint()}")
 
+    def be_robot(self, joints: Mapping[str, float]) -> None:
+        """Say from now on that the joints stand at these positions, and have the node move them."""
+        publisher = self._node.create_publisher(JointState, "/joint_states", 10)
+        state = JointState(name=list(joints), position=list(joints.values()))
+
+        def send() -> None:
+            state.header.stamp = self._node.get_clock().now().to_msg()
+            publisher.publish(state)
+
+        self._node.create_timer(1 / JOINT_STATES_HZ, send)
+        enable = self._node.create_client(SetBool, "/vla_edge_node/enable")
+        self._wait_for(enable.service_is_ready, "offer ~/enable", START_TIMEOUT_S)
+        asked_s = -ASK_AGAIN_S
+        answers: list[SetBool.Response] = []
+
+        def is_enabled() -> bool:
+            nonlocal asked_s
+            if time.monotonic() - asked_s > ASK_AGAIN_S:
+                asked_s = time.monotonic()
+                future = enable.call_async(SetBool.Request(data=True))
+                future.add_done_callback(lambda done: answers.append(done.result()))
+            return any(answer.success for answer in answers)
+
+        try:
+            self._wait_for(is_enabled, "let itself be enabled", START_TIMEOUT_S)
+        except UserError as error:
+            raise UserError(f"{error}; {answers[-1].message}" if answers else str(error)) from None
+
     def watch(self, live: "LiveRun", console: Console) -> None:
         """Show decisions as they come until the run's last tick has been published."""
         counts: Counter[str] = Counter()
@@ -185,6 +217,7 @@ class LiveRun:
 
     values: every parameter of the node, `control.record_path` set.
     plays_instructions: whether the recording's own instructions are published too.
+    joints: what joint_states says, position by name; where there are any, motion is enabled.
     each: called about twenty times a second with the node's process id, for measuring it from outside.
     """
 
@@ -193,6 +226,7 @@ class LiveRun:
     values: dict
     seconds: float
     plays_instructions: bool = True
+    joints: Mapping[str, float] = field(default_factory=dict)
     each: Callable[[int], None] = lambda pid: None
 
     @property
@@ -233,6 +267,8 @@ def run_live(live: LiveRun, console: Console) -> RecordedRun:
         cleanup.callback(camera.kill)
         driver.wait_for_images(camera)
         driver.change(Transition.TRANSITION_ACTIVATE, "activate", START_TIMEOUT_S)
+        if live.joints:
+            driver.be_robot(live.joints)
         driver.watch(live, console)
         driver.change(Transition.TRANSITION_DEACTIVATE, "deactivate", START_TIMEOUT_S)
         for process in (camera, edge):

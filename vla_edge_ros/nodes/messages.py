@@ -45,7 +45,8 @@ def command_message(command: GroupCommand) -> Float64MultiArray:
 class TickMessage:
     """The `~/tick` message: one DiagnosticStatus whose values are strings under fixed keys."""
 
-    def __init__(self, hardware_id: str) -> None:
+    def __init__(self, hardware_id: str, plan_id: str) -> None:
+        self._plan_id = plan_id
         self.message = DiagnosticStatus(name="tick", hardware_id=hardware_id)
         self._values: dict[str, KeyValue] = {}
 
@@ -77,6 +78,7 @@ class TickMessage:
         self._set("skipped_ticks", record.skipped_ticks)
         self._set("top_probability", record.top_probability)
         self._set("entropy", record.entropy)
+        self._set("plan_id", self._plan_id)
         self._set("events", " ".join(e["event"] for e in record.events))
         return self.message
 

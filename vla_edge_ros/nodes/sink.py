@@ -21,10 +21,18 @@ LAST_MESSAGES_S = 0.3
 
 
 class RosSink:
-    """The publishers of the tick thread, reliable with depth 1, and the recorder beside them."""
+    """The publishers of the tick thread, reliable with depth 1, and the recorder beside them.
+
+    plan_id: the engine's; one that replaces it follows the same plan.
+    """
 
     def __init__(
-        self, node: Node, groups: Sequence[Group], recorder: Recorder | None, promise: Promise
+        self,
+        node: Node,
+        groups: Sequence[Group],
+        recorder: Recorder | None,
+        promise: Promise,
+        plan_id: str,
     ) -> None:
         self._node = node
         self._promise = promise
@@ -41,7 +49,7 @@ class RosSink:
             name: node.create_publisher(Float64, f"~/telemetry/{name}", 1)
             for name in telemetry(TickRecord(0, 0, 0, 0), promise)
         }
-        self._tick_message = TickMessage(node.get_fully_qualified_name())
+        self._tick_message = TickMessage(node.get_fully_qualified_name(), plan_id)
         self._figure = Float64()
         self._recorder = recorder
 

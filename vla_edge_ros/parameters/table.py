@@ -185,6 +185,17 @@ MEMORY = (
         maximum=127,
     ),
     Parameter(
+        "memory.stride_ticks",
+        1,
+        "A frame is retained where the last retained one is at least so many ticks old. Frames between "
+        "strides are acted on like any other and freed with the action tokens, so that the same slots reach "
+        "further back: at 30 Hz and 1024 slots, 1 tick a stride is a second of memory and 30 are half a "
+        "minute. Use what the policy was trained with.",
+        unit="ticks",
+        minimum=1,
+        maximum=1000,
+    ),
+    Parameter(
         "memory.slots",
         1024,
         "Places of one token in the KV cache. With a prompt of P tokens it holds floor((slots - P - 8) / "
@@ -215,9 +226,10 @@ ENGINE = (
     Parameter(
         "engine.model",
         "tiny",
-        "`tiny`, `qwen2.5-coder-1.5b` (both with seeded weights, whose actions mean nothing), or a "
-        "directory with config.json and safetensors of the Qwen2 family. With backend `fake`: "
-        "`fake:service_ms=10,steps=8`.",
+        "`tiny`, `qwen2.5-coder-0.5b`, `qwen2.5-coder-1.5b`, `qwen2.5-coder-3b` (all with seeded weights, "
+        "whose actions mean nothing), `tiny-vla` (of the simulated arm of config/policies/tiny_vla.yaml; "
+        "seeded where models/tiny-vla is missing), or a directory with config.json and safetensors of the "
+        "Qwen2 family. With backend `fake`: `fake:service_ms=10,steps=8`.",
     ),
     Parameter(
         "engine.seed",
@@ -225,6 +237,13 @@ ENGINE = (
         "Seed of every weight that is not loaded. The same seed gives the same weights on every machine.",
         minimum=0,
         maximum=2**63 - 1,
+    ),
+    Parameter(
+        "engine.plan",
+        "",
+        "The plan of the CUDA engine, as `plan_id` in `~/tick`, demo.json or a replay's JSON names it: tiles "
+        "and splits decide in which order sums are formed. One that cannot be built again here is refused. "
+        "Empty: the fastest on this device, measured at the first configuring and kept.",
     ),
     Parameter(
         "engine.blas_threads",

@@ -5,19 +5,29 @@ from vla_edge_ros.engine.cuda.device import Device
 _ALIGNMENT = 256
 
 
+def _padded(n_bytes: int) -> int:
+    return -(-n_bytes // _ALIGNMENT) * _ALIGNMENT
+
+
+def account_of(regions: dict[str, int], purposes: dict[str, str]) -> dict[str, int]:
+    """Bytes by purpose of the arena that these regions would have."""
+    account: dict[str, int] = {}
+    for name, n_bytes in regions.items():
+        account[purposes[name]] = account.get(purposes[name], 0) + _padded(n_bytes)
+    return account
+
+
 class Arena:
     """`regions` maps names to bytes; `purposes` maps each name to the line of the account it belongs to."""
 
     def __init__(self, device: Device, regions: dict[str, int], purposes: dict[str, str]):
         self._device = device
         self._offsets: dict[str, int] = {}
-        self.account: dict[str, int] = {}
+        self.account = account_of(regions, purposes)
         total = 0
         for name, n_bytes in regions.items():
             self._offsets[name] = total
-            padded = -(-n_bytes // _ALIGNMENT) * _ALIGNMENT
-            total += padded
-            self.account[purposes[name]] = self.account.get(purposes[name], 0) + padded
+            total += _padded(n_bytes)
         self.total_bytes = total
         self._sizes = dict(regions)
         self._base = device.allocate(total, "the engine's arena")

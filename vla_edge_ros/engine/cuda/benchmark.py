@@ -8,20 +8,24 @@ steady clock; every figure is printed with its n.
 import argparse
 import hashlib
 import json
+import os
+import sys
 import time
+import traceback
 from datetime import datetime, timezone
 from pathlib import Path
 
 import numpy as np
 
+from vla_edge_ros.engine.cuda import nvidia_smi
 from vla_edge_ros.engine.cuda.ceilings import measure_ceilings
-from vla_edge_ros.engine.cuda.compiler import source_directory
 from vla_edge_ros.engine.cuda.decoder import CudaDecoder, FrameMemory
 from vla_edge_ros.engine.cuda.device import Device
 from vla_edge_ros.engine.cuda.kernels import STAGE_MARKS, Kernels
-from vla_edge_ros.engine.cuda.plan import make_plan
+from vla_edge_ros.engine.cuda.roofline import stage_work, step_bytes
+from vla_edge_ros.engine.cuda.sources import sources_sha256
+from vla_edge_ros.engine.cuda.tuning import plan_of_device
 from vla_edge_ros.engine.interface import FRAME_TOKENS, MAX_ACTION_TOKENS
-from vla_edge_ros.engine.model_config import ModelConfig
 from vla_edge_ros.engine.presets import PRESETS
 from vla_edge_ros.engine.weights import SeededWeights
 from vla_edge_ros.perception.frame_buffer import FrameBuffer
@@ -44,25 +48,6 @@ class RandomWeights(SeededWeights):
         return out
 
 
-def sources_sha256() -> str:
-    """One hash of `cuda/` and of this package, names included."""
-    digest = hashlib.sha256()
-    package = Path(__file__).resolve().parents[1]
-    for root, pattern in ((source_directory(), "*.cu*"), (package, "**/*.py")):
-        for path in sorted(root.glob(pattern)):
-            digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
-    return digest.hexdigest()
-
-
-def step_bytes(config: ModelConfig, n_ranks: int) -> int:
-    """Bytes that a decode step must move: weights once, valid keys and values once, 256-row head (bf16)."""
-    projections = config.hidden_size * (
-        config.query_size * 2 + 2 * config.kv_size + 3 * config.intermediate_size
-    )
-    kv = 2 * n_ranks * config.kv_size
-    return 2 * (config.num_hidden_layers * (projections + kv) + 256 * config.hidden_size)
-
-
 def quantiles_us(values_ns) -> dict[str, float]:
     values = np.asarray(values_ns, np.float64).reshape(-1) / 1e3
     found = {
@@ -75,7 +60,7 @@ def quantiles_us(values_ns) -> dict[str, float]:
 class Bench:
     def __init__(self, device: Device, model: str, n_slots: int):
         self.device, self.config = device, PRESETS[model]
-        plan = make_plan(self.config, n_slots, device.multiprocessors, device.shared_bytes)
+        plan, _ = plan_of_device(device, self.config, n_slots)
         self.frames = FrameBuffer.create()
         memory = FrameMemory(self.frames.address, self.frames.size_bytes)
         kernels = Kernels(device, plan)
@@ -129,6 +114,7 @@ class Bench:
             "decode_step_us": quantiles_us(steps),
             "host_pass_us": quantiles_us(host),
             "host_cpu_us": quantiles_us(busy),
+            "work": stage_work(self.config, n_context, (n_context - PROMPT_TOKENS) * is_evicting),
             "decode_step_bytes": moved,
             "decode_gbps": round(moved / median_step_ns, 1),
         }
@@ -154,7 +140,52 @@ class Bench:
         return {"abort_us": quantiles_us(late_ns), "aborted": aborted, "n": n}
 
 
-def main() -> None:
+def device_memory(device: Device) -> dict:
+    """`process_gpu_bytes` as the driver sees it, and from what."""
+    own = nvidia_smi.process_gpu_bytes(os.getpid())
+    if own is not None:
+        return {"process_gpu_bytes": own, "process_gpu_bytes_from": "nvidia-smi, of this process"}
+    return {
+        "process_gpu_bytes": device.used_bytes(),
+        "process_gpu_bytes_from": "cuMemGetInfo: all that is in use on the device, by any process",
+    }
+
+
+def measure(options: argparse.Namespace, record: dict) -> None:
+    """Fill `record` as far as it goes. Raises what a measurement raises."""
+    device = Device()
+    record |= {"device": device.name, "driver_cuda": device.driver_version}
+    record["context_bytes"] = device.used_bytes()
+    bench = Bench(device, options.model, options.slots)
+    record |= {
+        "plan_id": bench.decoder.plan_id,
+        "account_bytes": bench.decoder.arena.account,
+        **device_memory(device),
+    }
+    n_context = bench.full - FRAME_TOKENS
+    record["full"] = full = bench.passes(options.passes, n_context, is_evicting=True)
+    record["pass_ms_p50"] = round(full["pass_us"]["p50"] / 1e3, 4)
+    record["pass_p999_over_p50"] = round(full["pass_us"]["p999"] / full["pass_us"]["p50"], 4)
+    record["decode_step_ms_p50"] = round(full["decode_step_us"]["p50"] / 1e3, 4)
+    record["host_ms_per_pass"] = round(full["host_cpu_us"]["p50"] / 1e3, 4)
+    record["full_unchanged"] = bench.passes(min(options.passes, 500), n_context, is_evicting=False)
+    for n in (128, 1024):
+        if n + FRAME_TOKENS + MAX_ACTION_TOKENS <= options.slots:
+            record[f"at_{n}"] = bench.passes(
+                min(options.passes, 200), n - n % 32 + PROMPT_TOKENS - 32, is_evicting=False
+            )
+    record["abort"] = bench.aborts(min(options.passes, 200))
+    record["abort_ms_p99"] = record["abort"]["abort_us"]["p99"] / 1e3
+    bench.decoder.close()
+    record |= {name: round(value, 1) for name, value in measure_ceilings(device).items()}
+    record["decode_fraction_of_read"] = round(full["decode_gbps"] / record["read_ceiling_gbps"], 4)
+    record["decode_fraction_of_copy"] = round(full["decode_gbps"] / record["copy_ceiling_gbps"], 4)
+    bench.frames.close()
+    device.close()
+
+
+def main() -> int:
+    """1 where a measurement failed: those before it are written all the same."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--model", default="qwen2.5-coder-1.5b", choices=sorted(PRESETS))
@@ -162,46 +193,23 @@ def main() -> None:
     parser.add_argument("--passes", type=int, default=20_000)
     options = parser.parse_args()
 
-    device = Device()
-    before = device.used_bytes()
-    bench = Bench(device, options.model, options.slots)
     record = {
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "device": device.name,
-        "driver_cuda": device.driver_version,
         "model": options.model,
         "n_slots": options.slots,
-        "plan_id": bench.decoder.plan_id,
         "sources_sha256": sources_sha256(),
-        "account_bytes": bench.decoder.arena.account,
-        "context_bytes": before,
-        "process_gpu_bytes": device.used_bytes(),
     }
-    n_context = bench.full - FRAME_TOKENS
-    record["full"] = bench.passes(options.passes, n_context, is_evicting=True)
-    record["full_unchanged"] = bench.passes(min(options.passes, 500), n_context, is_evicting=False)
-    for n in (128, 1024):
-        if n + FRAME_TOKENS + MAX_ACTION_TOKENS <= options.slots:
-            record[f"at_{n}"] = bench.passes(
-                min(options.passes, 200), n - n % 32 + PROMPT_TOKENS - 32, is_evicting=False
-            )
-    record |= bench.aborts(min(options.passes, 200))
-    bench.decoder.close()
-    record |= {name: round(value, 1) for name, value in measure_ceilings(device).items()}
-    full = record["full"]
-    record["decode_fraction_of_read"] = round(full["decode_gbps"] / record["read_ceiling_gbps"], 4)
-    record["decode_fraction_of_copy"] = round(full["decode_gbps"] / record["copy_ceiling_gbps"], 4)
-    record["pass_ms_p50"] = round(full["pass_us"]["p50"] / 1e3, 4)
-    record["pass_p999_over_p50"] = round(full["pass_us"]["p999"] / full["pass_us"]["p50"], 4)
-    record["host_ms_per_tick"] = round(full["host_cpu_us"]["p50"] / 1e3, 4)
-    record["abort_ms_p99"] = record["abort_us"]["p99"] / 1e3
-    bench.frames.close()
-    device.close()
+    try:
+        measure(options, record)
+    except Exception as error:
+        traceback.print_exc()
+        record["failed"] = f"{type(error).__name__}: {error}"
     text = json.dumps(record, indent=1)
     if options.json:
         options.json.write_text(text + "\n")
     print(text)
+    return 1 if "failed" in record else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

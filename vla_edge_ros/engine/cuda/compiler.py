@@ -1,16 +1,21 @@
 """nvcc, with an on-disk cache keyed by sources, flags, compiler and architecture."""
 
+import contextlib
+import functools
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from vla_edge_ros.engine.interface import EngineError
 
 FLAGS = ("-std=c++17", "-O3", "-cubin")
+_ELF = b"\x7fELF"
 
 
 def source_directory() -> Path:
@@ -50,35 +55,87 @@ def sources_sha256(directory: Path) -> str:
     return digest.hexdigest()
 
 
+@dataclass(frozen=True, slots=True)
+class Build:
+    """What fixes the kernels' code beside a plan: architecture ("sm_90"), compiler, sources and flags.
+
+    kernels: a hash of sources and flags.
+    nvcc: the compiler itself, or None on a machine that has only kernels compiled by it.
+    """
+
+    architecture: str
+    compiler: str
+    kernels: str
+    nvcc: Path | None = field(default=None, compare=False)
+
+    @property
+    def directory(self) -> Path:
+        """Where compiled kernels and chosen plans of this build are kept; may be copied to a like machine."""
+        return cache_directory() / f"{self.architecture}-{self.compiler}-k{self.kernels}"
+
+
+def find_build(architecture: str) -> Build:
+    """The build of this machine's nvcc; without one, of its newest cached kernels. Raises EngineError."""
+    digest = hashlib.sha256("\n".join((sources_sha256(source_directory()), *FLAGS)).encode())
+    kernels = digest.hexdigest()[:8]
+    try:
+        nvcc = find_nvcc()
+    except EngineError as error:
+        cached = [path.name.split("-") for path in cache_directory().glob(f"{architecture}-nvcc*-k{kernels}")]
+        if not cached:
+            raise EngineError(
+                f"{error}; nor are these kernels for {architecture} in the cache {cache_directory()}"
+            ) from None
+        return Build(architecture, max((name[1] for name in cached), key=version_of), kernels)
+    return Build(architecture, f"nvcc{_nvcc_version(nvcc)}", kernels, nvcc)
+
+
+def version_of(compiler: str) -> tuple[int, ...]:
+    """("nvcc13.0.48") -> (13, 0, 48)."""
+    return tuple(map(int, re.findall(r"\d+", compiler)))
+
+
+@functools.cache
+def _nvcc_version(nvcc: Path) -> str:
+    said = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=False).stdout
+    found = re.search(r"\bV(\d+(?:\.\d+)+)", said)
+    if found is None:
+        raise EngineError(f"{nvcc} --version names no version: is it a whole CUDA toolkit?")
+    return found[1]
+
+
 class Compiler:
-    """Compiles files of `cuda/` to cubins for one architecture ("sm_90"); `build` names all that went in."""
+    """Compiles files of `cuda/` to cubins for one architecture, with `defines` such as "-DGRID=128"."""
 
     def __init__(self, architecture: str, defines: tuple[str, ...] = ()):
-        self._nvcc = find_nvcc()
-        self._directory = source_directory()
-        version = subprocess.run(
-            [self._nvcc, "--version"], capture_output=True, text=True, check=False
-        ).stdout
+        self.build = find_build(architecture)
         self._flags = (*FLAGS, f"-arch={architecture}", *defines)
-        key = "\n".join((sources_sha256(self._directory), version, *self._flags))
-        self.build = hashlib.sha256(key.encode()).hexdigest()
 
     def cubin(self, name: str) -> bytes:
         """`cuda/NAME.cu` compiled, from the cache if it was compiled before. Raises EngineError."""
-        cached = _cache_directory() / self.build[:32] / f"{name}.cubin"
-        if cached.is_file():
-            return cached.read_bytes()
+        key = hashlib.sha256("\n".join(self._flags).encode()).hexdigest()[:16]
+        cached = self.build.directory / key / f"{name}.cubin"
+        with contextlib.suppress(OSError):
+            cubin = cached.read_bytes()
+            if cubin.startswith(_ELF):
+                return cubin
+        if self.build.nvcc is None:
+            raise EngineError(
+                f"nvcc was not found, and {name}.cu for this model is not in {self.build.directory}: install "
+                "the CUDA toolkit, or copy that folder from a machine that has run this model"
+            )
         with tempfile.TemporaryDirectory() as work:
             built = Path(work) / "out.cubin"
             self.compile(name, built)
             cubin = built.read_bytes()
-        _store(cached, cubin)
+        with contextlib.suppress(OSError):  # a cache that cannot be written only costs time
+            store(cached, cubin)
         return cubin
 
     def compile(self, name: str, out: Path, *flags: str) -> str:
         """Compile to `out` without the cache and return what the compiler said. Raises EngineError."""
-        source = self._directory / f"{name}.cu"
-        command = [str(self._nvcc), *self._flags, *flags, "-o", str(out), str(source)]
+        source = source_directory() / f"{name}.cu"
+        command = [str(self.build.nvcc), *self._flags, *flags, "-o", str(out), str(source)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             lines = (done.stderr + done.stdout).strip().splitlines()
@@ -87,17 +144,20 @@ class Compiler:
         return done.stderr + done.stdout
 
 
-def _cache_directory() -> Path:
+def cache_directory() -> Path:
     root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(root) / "vla_edge_ros" / "cubins"
+    return Path(root) / "vla_edge_ros" / "kernels"
 
 
-def _store(path: Path, content: bytes) -> None:
-    """Write atomically; a cache that cannot be written only costs time."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+def store(path: Path, content: bytes) -> None:
+    """Write a whole file or none, even if the power fails. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+        try:
             file.write(content)
-        os.replace(file.name, path)
-    except OSError:
-        return
+            file.flush()
+            os.fsync(file.fileno())
+            os.replace(file.name, path)
+        except BaseException:
+            os.unlink(file.name)
+            raise

@@ -2,16 +2,17 @@
 
 import ctypes
 import time
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 
 import numpy as np
 
-from vla_edge_ros.engine.cuda.arena import Arena
+from vla_edge_ros.engine.cuda.arena import Arena, account_of
 from vla_edge_ros.engine.cuda.device import Device, check
 from vla_edge_ros.engine.cuda.device_clock import DeviceClock
 from vla_edge_ros.engine.cuda.kernels import Arguments, Kernels, command_dtype, last_mark_ns, result_dtype
 from vla_edge_ros.engine.cuda.plan import Plan
-from vla_edge_ros.engine.cuda.upload import Uploader, bf16_bits, rope_table
+from vla_edge_ros.engine.cuda.upload import Uploader, bf16_bits, fill_random, rope_table
 from vla_edge_ros.engine.interface import FRAME_TOKENS, EngineError
 from vla_edge_ros.engine.model_config import ACTION_ROWS
 from vla_edge_ros.engine.weights import EMBEDDING, WeightSource
@@ -68,31 +69,64 @@ def arena_regions(plan: Plan, sizes: dict[str, int]) -> tuple[dict[str, int], di
     return {**weights, **kv, **workspace}, purposes
 
 
+def arena_account(plan: Plan, sizes: dict[str, int]) -> dict[str, int]:
+    """Bytes of the arena by purpose."""
+    return account_of(*arena_regions(plan, sizes))
+
+
 class CudaDecoder:
     """Allocates, uploads and captures here; afterwards a pass is one write of a command and one graph launch.
 
-    frames: the frame buffer to page-lock. Raises EngineError.
+    kernels: belong to the decoder from here on, which unloads them at the end.
+    frames: the frame buffer to page-lock.
+    weights: None leaves random ones in the arena, for measuring time.
     clock: the device's clock against the steady one, as of the latest pass.
+    Raises EngineError; nothing stays allocated then.
     """
 
     def __init__(
-        self, device: Device, plan: Plan, kernels: Kernels, weights: WeightSource, frames: FrameMemory
+        self,
+        device: Device,
+        plan: Plan,
+        kernels: Kernels,
+        weights: WeightSource | None,
+        frames: FrameMemory,
     ):
         self.device, self.plan, self.config = device, plan, plan.config
-        driver = device.driver
         self.kernels, self.plan_id = kernels, kernels.plan_id
-        sizes = kernels.sizes
-        command, result = command_dtype(plan.n_slots), result_dtype(self.config.hidden_size)
+        self._weights = weights
+        with ExitStack() as releases:
+            self._releases = releases
+            releases.callback(kernels.close)
+            self._allocate(frames)
+            if weights is None:
+                fill_random(device, self.arena)
+            else:
+                self._upload(weights)
+            self.poison()
+            self._passes = 0
+            self._launched_ns = 0
+            self.clock = DeviceClock()
+            self.frame_graph = self.capture("fetch", "rank_context", "prefill", "decode")
+            self.prompt_graph = self.capture("fetch", "rank_context", "prefill")
+            self._releases = releases.pop_all()
+
+    def _allocate(self, frames: FrameMemory) -> None:
+        driver, sizes = self.device.driver, self.kernels.sizes
+        command, result = command_dtype(self.plan.n_slots), result_dtype(self.config.hidden_size)
         for name, dtype in (("command", command), ("result", result)):
             if -(-dtype.itemsize // 8) * 8 != sizes[name]:
                 raise EngineError(
                     f"{name} is {dtype.itemsize} bytes here and {sizes[name]} in the kernels: install again"
                 )
-        self.arena = Arena(device, *arena_regions(plan, sizes))
-        self._frames, self._weights = frames, weights
-        self.stream = check(driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
-        self._done = check(driver.cuEventCreate(driver.CUevent_flags.CU_EVENT_BLOCKING_SYNC))
-        self._pinned: list[int] = []
+        self.arena = Arena(self.device, *arena_regions(self.plan, sizes))
+        self._releases.callback(self.arena.close)
+        self.stream = self._made(
+            driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING), driver.cuStreamDestroy
+        )
+        self._done = self._made(
+            driver.cuEventCreate(driver.CUevent_flags.CU_EVENT_BLOCKING_SYNC), driver.cuEventDestroy
+        )
         self.command, command_address = self._page_locked(command, sizes["command"])
         self.result, result_address = self._page_locked(result, sizes["result"])
         self.arguments = Arguments(host_command=command_address, result=result_address)
@@ -100,18 +134,16 @@ class CudaDecoder:
             setattr(self.arguments, name, self.arena[name])
         self._register(frames)
 
-        uploader = Uploader(device, self.kernels, self.config, weights)
-        try:
+    def _made(self, returned: tuple, destroy):
+        """What a call has made, to be destroyed at the end."""
+        made = check(returned)
+        self._releases.callback(lambda: check(destroy(made)))
+        return made
+
+    def _upload(self, weights: WeightSource) -> None:
+        with closing(Uploader(self.device, self.kernels, self.config, weights)) as uploader:
             uploader.upload(self.arena)
-        finally:
-            uploader.close()
-        device.upload(self.arena["rope"], rope_table(self.config, plan.n_slots))
-        self.poison()
-        self._passes = 0
-        self._launched_ns = 0
-        self.clock = DeviceClock()
-        self.frame_graph = self.capture("fetch", "rank_context", "prefill", "decode")
-        self.prompt_graph = self.capture("fetch", "rank_context", "prefill")
+        self.device.upload(self.arena["rope"], rope_table(self.config, self.plan.n_slots))
 
     def _region_names(self) -> tuple[str, ...]:
         fields = {name for name, _ in Arguments._fields_}
@@ -120,8 +152,9 @@ class CudaDecoder:
     def _page_locked(self, dtype: np.dtype, n_bytes: int) -> tuple[np.ndarray, int]:
         """A zeroed record in page-locked memory that the device maps, and its device address."""
         driver = self.device.driver
-        host = int(check(driver.cuMemHostAlloc(n_bytes, driver.CU_MEMHOSTALLOC_DEVICEMAP)))
-        self._pinned.append(host)
+        host = int(
+            self._made(driver.cuMemHostAlloc(n_bytes, driver.CU_MEMHOSTALLOC_DEVICEMAP), driver.cuMemFreeHost)
+        )
         memory = np.ctypeslib.as_array((ctypes.c_uint8 * n_bytes).from_address(host))
         memory[:] = 0
         return memory[: dtype.itemsize].view(dtype)[0:1], int(
@@ -133,12 +166,16 @@ class CudaDecoder:
         check(
             driver.cuMemHostRegister(frames.address, frames.size_bytes, driver.CU_MEMHOSTREGISTER_DEVICEMAP)
         )
+        self._releases.callback(lambda: check(driver.cuMemHostUnregister(frames.address)))
         self.arguments.frame_buffer = int(check(driver.cuMemHostGetDevicePointer(frames.address, 0)))
         second = ctypes.c_uint64.from_address(frames.address + _PIXELS_OFFSETS_WORD).value
         self.arguments.pixel_offsets[0], self.arguments.pixel_offsets[1] = _PIXELS_OFFSET, second
 
     def capture(self, *names: str):
-        return self.kernels.capture(names, self.arguments, self.stream)
+        """The graph of these kernels; it lives as long as the decoder."""
+        graph = self.kernels.capture(names, self.arguments, self.stream)
+        self._releases.callback(lambda: check(self.device.driver.cuGraphExecDestroy(graph)))
+        return graph
 
     def poison(self) -> None:
         """Fill caches and workspaces with NaN patterns: whoever reads what was not written shows it."""
@@ -220,13 +257,4 @@ class CudaDecoder:
         return told
 
     def close(self) -> None:
-        driver = self.device.driver
-        for graph in (self.frame_graph, self.prompt_graph):
-            check(driver.cuGraphExecDestroy(graph))
-        for host in self._pinned:
-            check(driver.cuMemFreeHost(host))
-        check(driver.cuMemHostUnregister(self._frames.address))
-        check(driver.cuEventDestroy(self._done))
-        check(driver.cuStreamDestroy(self.stream))
-        self.kernels.close()
-        self.arena.close()
+        self._releases.close()

@@ -4,13 +4,17 @@ import importlib.util
 import queue
 import threading
 import time
+from contextlib import ExitStack, suppress
 
 import numpy as np
 
-from vla_edge_ros.engine.cuda.decoder import CudaDecoder, FrameMemory, arena_regions
+from vla_edge_ros.engine.cuda.account import planned_account, require_budget
+from vla_edge_ros.engine.cuda.compiler import find_build
+from vla_edge_ros.engine.cuda.decoder import CudaDecoder, FrameMemory
 from vla_edge_ros.engine.cuda.device import Device
 from vla_edge_ros.engine.cuda.kernels import Kernels, part_ends_ns
-from vla_edge_ros.engine.cuda.plan import make_plan
+from vla_edge_ros.engine.cuda.plan import Plan, make_plan, plan_of_id
+from vla_edge_ros.engine.cuda.tuning import plan_of_device
 from vla_edge_ros.engine.interface import (
     FRAME_TOKENS,
     MAX_ACTION_TOKENS,
@@ -23,13 +27,15 @@ from vla_edge_ros.engine.interface import (
     WorkResult,
     WorkStatus,
 )
+from vla_edge_ros.engine.model_config import ModelConfig
 from vla_edge_ros.engine.pace import STEP, CannotEnd, Countdown, Pace
 from vla_edge_ros.engine.weights import open_weights
 from vla_edge_ros.perception.frame import FrameMeta
 
-for _module, _package in (("pycuda", "pycuda"), ("cuda", "cuda-bindings")):
-    if importlib.util.find_spec(_module) is None:
-        raise ImportError(f"{_package} is not installed")
+for _module, _package in (("pycuda", "pycuda"), ("cuda.bindings", "cuda-bindings")):
+    # A folder named `cuda`, as this repository's, passes for a package of that name.
+    if not (importlib.util.find_spec(_module.partition(".")[0]) and importlib.util.find_spec(_module)):
+        raise ImportError(f"{_package} is not installed: pip install {_package}")
 
 _PARTS = ("copy", "vision", "prefill")
 _NO_FRAME, _OVERTAKEN = 1, 2
@@ -62,7 +68,7 @@ class CudaEngine:
         self._thread = threading.Thread(target=self._run, name="cuda engine", daemon=True)
         self._thread.start()
         info = self._results.get()
-        if isinstance(info, EngineError):
+        if isinstance(info, Exception):
             self._thread.join()
             self._thread = None
             raise info
@@ -119,14 +125,18 @@ class CudaEngine:
 
     def _run(self) -> None:
         """The engine's thread: the CUDA context is current here and nowhere else."""
-        device = decoder = None
-        try:
-            device, decoder, info = self._open()
-        except EngineError as error:
-            if device is not None:
-                device.close()
-            self._results.put(error)
-            return
+        with ExitStack() as releases:
+            try:
+                decoder, info = self._open(releases)
+            except Exception as error:
+                _free_what_can_be(releases)
+                self._results.put(error)
+                return
+            self._serve(decoder, info)
+            if self._failure:
+                _free_what_can_be(releases)
+
+    def _serve(self, decoder: CudaDecoder, info: EngineInfo) -> None:
         self._results.put(info)
         while (work := self._work.get()) is not None:
             result = WorkResult(work.work_id, WorkStatus.DONE, started_ns=time.monotonic_ns())
@@ -143,34 +153,21 @@ class CudaEngine:
                 result.status, result.error = WorkStatus.FAILED, self._failure
             result.finished_ns = time.monotonic_ns()
             self._results.put(result)
-        if not self._failure:
-            decoder.close()
-        device.close()
 
-    def _open(self) -> tuple[Device, CudaDecoder, EngineInfo]:
+    def _open(self, releases: ExitStack) -> tuple[CudaDecoder, EngineInfo]:
+        """Whatever is made here is freed by `releases`."""
         spec = self._spec
         config, weights = open_weights(spec.model, spec.seed)
         device = Device()
-        context_bytes = device.used_bytes()
-        plan = make_plan(config, spec.n_slots, device.multiprocessors, device.shared_bytes)
-        kernels = Kernels(device, plan)
-        regions, purposes = arena_regions(plan, kernels.sizes)
-        account = {purpose: 0 for purpose in purposes.values()}
-        for name, n_bytes in regions.items():
-            account[purposes[name]] += n_bytes
-        account["cuda context"] = context_bytes
-        total = sum(account.values())
-        if total > spec.budget_bytes:
-            parts = ", ".join(f"{name} {size / 1e6:.0f} MB" for name, size in account.items())
-            raise EngineError(
-                f"model {spec.model!r} with {spec.n_slots} slots needs {total / 1e6:.0f} MB ({parts}) and "
-                f"memory.budget_bytes is {spec.budget_bytes / 1e6:.0f} MB: raise it, or take fewer slots or "
-                "a smaller model"
-            )
+        releases.callback(device.close)
+        plan, notes = self._choose(device, config)
+        account = planned_account(device, plan, self._frames.size_bytes)
+        require_budget(spec, account)
         frames = FrameMemory(self._frames.address, self._frames.size_bytes)
-        decoder = CudaDecoder(device, plan, kernels, weights, frames)
+        decoder = CudaDecoder(device, plan, Kernels(device, plan), weights, frames)
+        releases.callback(decoder.close)
         decoder.warm_up()
-        account["cuda context"] = device.used_bytes() - decoder.arena.total_bytes
+        account["cuda_context"] = max(0, device.process_bytes() - decoder.arena.total_bytes)
         self._first_action = config.first_action
         info = EngineInfo(
             backend="cuda",
@@ -178,9 +175,23 @@ class CudaEngine:
             vocabulary_size=config.vocab_size,
             embedding_size=config.hidden_size,
             account_bytes=account,
-            notes=(f"{device.name}, {device.architecture}, driver {device.driver_version}",),
+            notes=(
+                f"{device.name}, {device.architecture}, driver {device.driver_version}",
+                *notes,
+                *weights.notes,
+            ),
         )
-        return device, decoder, info
+        return decoder, info
+
+    def _choose(self, device: Device, config: ModelConfig) -> tuple[Plan, tuple[str, ...]]:
+        """The plan asked for, or this device's own; the budget is checked before anything is measured."""
+        spec = self._spec
+        if spec.plan:
+            build = find_build(device.architecture)
+            return plan_of_id(spec.plan, config, spec.n_slots, device.multiprocessors, build), ()
+        by_rule = make_plan(config, spec.n_slots, device.multiprocessors, device.shared_bytes)
+        require_budget(spec, planned_account(device, by_rule, self._frames.size_bytes))
+        return plan_of_device(device, config, spec.n_slots)
 
     def _pass(self, decoder: CudaDecoder, work: FrameWork, result: WorkResult) -> None:
         limits = self._limits(decoder, work)
@@ -229,6 +240,12 @@ class CudaEngine:
             "prefill_layer_ns": self._pace.least_ns("prefill", n_context) // n_layers,
             "decode_layer_ns": self._pace.least_ns(STEP, n_context) // n_layers,
         }
+
+
+def _free_what_can_be(releases: ExitStack) -> None:
+    """After a failure: a device in error refuses each of these calls too, and the first reason counts."""
+    with suppress(Exception):
+        releases.close()
 
 
 def confidence(logits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

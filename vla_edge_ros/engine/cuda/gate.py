@@ -70,7 +70,7 @@ def run_gate(model: str, seed: int) -> dict:
     from vla_edge_ros.engine.cuda.gate_passes import Passes
     from vla_edge_ros.engine.cuda.gate_probe import GpuProbe
     from vla_edge_ros.engine.cuda.gate_weights import read_tensors
-    from vla_edge_ros.engine.cuda.plan import make_plan
+    from vla_edge_ros.engine.cuda.tuning import plan_of_device
 
     began = time.perf_counter()
     config, weights = open_weights(model, seed)
@@ -78,7 +78,7 @@ def run_gate(model: str, seed: int) -> dict:
         # Before torch: the device's context is made with a blocking wait, and torch joins it.
         device = Device()
         stack.callback(_try_to, device.close)
-        plan = make_plan(config, N_SLOTS, device.multiprocessors, device.shared_bytes)
+        plan, _ = plan_of_device(device, config, N_SLOTS)
         say = Console(stderr=True).print
         say("weights")
         tensors = read_tensors(config, weights, "cuda")

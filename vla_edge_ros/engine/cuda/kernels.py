@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vla_edge_ros.engine.cuda.compiler import Compiler
+from vla_edge_ros.engine.cuda.compiler import Compiler, version_of
 from vla_edge_ros.engine.cuda.device import Device, check
 from vla_edge_ros.engine.cuda.plan import Plan
 from vla_edge_ros.engine.interface import EngineError
@@ -105,6 +105,50 @@ class Launch:
     is_cooperative: bool = False
 
 
+KERNELS = ("pack", "decode", "prefill", "frame", "ranked")
+
+_NOT_FOR_THIS_DRIVER = ("NO_BINARY_FOR_GPU", "INVALID_IMAGE", "UNSUPPORTED_PTX_VERSION", "INVALID_PTX")
+
+
+def load_module(device: Device, compiler: Compiler, name: str):
+    """Raises EngineError where it cannot be compiled, or the driver does not take what the compiler made."""
+    cubin = compiler.cubin(name)
+    try:
+        return check(device.driver.cuModuleLoadData(cubin))
+    except EngineError as error:
+        if not any(code in str(error) for code in _NOT_FOR_THIS_DRIVER):
+            raise
+        said = compiler.build.compiler
+        advice = (
+            f"update the driver, which is of CUDA {device.driver_version}, or use its nvcc"
+            if version_of(said)[:2] > version_of(device.driver_version)[:2]
+            else f"remove {compiler.build.directory}, and it is compiled again"
+        )
+        raise EngineError(
+            f"the driver does not take {name}.cu for {device.architecture} as {said} compiled it: {advice} "
+            f"({error})"
+        ) from None
+
+
+def read_sizes(device: Device, plan: Plan) -> dict[str, int]:
+    """Bytes by SIZE_NAMES, known before anything is allocated. Raises EngineError."""
+    module = load_module(device, Compiler(device.architecture, plan.defines("pack")), "pack")
+    try:
+        return _sizes(device, module)
+    finally:
+        check(device.driver.cuModuleUnload(module))
+
+
+def _sizes(device: Device, module) -> dict[str, int]:
+    return dict(zip(SIZE_NAMES, map(int, _constants(device, module, b"SIZES", len(SIZE_NAMES))), strict=True))
+
+
+def _constants(device: Device, module, name: bytes, n: int) -> np.ndarray:
+    """`n` 64-bit constants of a module."""
+    address, _ = check(device.driver.cuModuleGetGlobal(module, name))
+    return device.download(np.empty(n, np.uint64), int(address))
+
+
 class Kernels:
     """All kernels of a plan on a device. Raises EngineError if they cannot be compiled or loaded.
 
@@ -113,14 +157,20 @@ class Kernels:
 
     def __init__(self, device: Device, plan: Plan, flags: tuple[str, ...] = ()):
         self._device, self._driver = device, device.driver
-        compiler = Compiler(device.architecture, plan.defines() + flags)
-        self.plan_id = plan.identity(compiler.build)
-        self._modules = {
-            name: check(self._driver.cuModuleLoadData(compiler.cubin(name)))
-            for name in ("decode", "prefill", "frame", "ranked", "pack")
-        }
-        sizes = device.download(np.empty(len(SIZE_NAMES), np.uint64), self._global("pack", b"SIZES"))
-        self.sizes = dict(zip(SIZE_NAMES, map(int, sizes), strict=True))
+        self._modules = {}
+        try:
+            self._open(plan, flags)
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, plan: Plan, flags: tuple[str, ...]) -> None:
+        device = self._device
+        for name in KERNELS:
+            compiler = Compiler(device.architecture, plan.defines(name) + flags)
+            self._modules[name] = load_module(device, compiler, name)
+        self.plan_id = plan.identity(compiler.build) + "".join(flags)
+        self.sizes = _sizes(device, self._modules["pack"])
         persistent = {name: self._persistent(name, plan.grid) for name in ("prefill", "decode")}
         self.launches = {
             "fetch": Launch(self.function("frame", b"fetch"), (1, 1), 1024),
@@ -135,13 +185,9 @@ class Kernels:
     def function(self, module: str, name: bytes):
         return check(self._driver.cuModuleGetFunction(self._modules[module], name))
 
-    def _global(self, module: str, name: bytes) -> int:
-        address, _ = check(self._driver.cuModuleGetGlobal(self._modules[module], name))
-        return int(address)
-
     def _persistent(self, name: str, grid: int) -> Launch:
         shared, threads = (
-            int(self._device.download(np.empty(1, np.uint64), self._global(name, constant))[0])
+            int(_constants(self._device, self._modules[name], constant, 1)[0])
             for constant in (b"SHARED_BYTES", b"BLOCK_THREADS")
         )
         if shared > self._device.shared_bytes:
@@ -188,9 +234,14 @@ class Kernels:
         for name in names:
             self.launch(self.launches[name], arguments, stream)
         graph = check(driver.cuStreamEndCapture(stream))
-        executable = check(driver.cuGraphInstantiate(graph, 0))
-        check(driver.cuGraphDestroy(graph))
-        check(driver.cuGraphUpload(executable, stream))
+        instantiated, destroyed = driver.cuGraphInstantiate(graph, 0), driver.cuGraphDestroy(graph)
+        executable = check(instantiated)
+        try:
+            check(destroyed)
+            check(driver.cuGraphUpload(executable, stream))
+        except BaseException:
+            check(driver.cuGraphExecDestroy(executable))
+            raise
         return executable
 
     def close(self) -> None:

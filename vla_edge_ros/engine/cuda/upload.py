@@ -36,6 +36,21 @@ def rope_table(config: ModelConfig, n_ranks: int) -> np.ndarray:
     return np.stack([np.cos(angles), np.sin(angles)], axis=-1).astype(np.float32)
 
 
+def fill_random(device: Device, arena: Arena) -> None:
+    """Small random weights everywhere: the time that a pass takes does not depend on their values."""
+    block = bf16_bits(np.random.default_rng(0).normal(0, 0.02, 1 << 19))
+    for name in ("weights", "vision", "rows"):
+        size = arena.size(name)
+        filled = min(size, block.nbytes)
+        device.upload(arena[name], block[: filled // 2])
+        while filled < size:
+            n = min(filled, size - filled)
+            device.copy(arena[name] + filled, arena[name], n)
+            filled += n
+    for name in ("vision_bias", "norms", "qkv_bias", "rope"):
+        device.upload(arena[name], np.full(arena.size(name) // 4, 1, np.float32))
+
+
 class Uploader:
     """Reads each tensor once, the next while one is uploaded; the staging memory is given back by `close`."""
 

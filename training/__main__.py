@@ -1,0 +1,105 @@
+"""`python -m training`: roll-outs, training, evaluation, model card; a call goes on where one stopped."""
+
+import argparse
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from training.evaluate import CONDITIONS, evaluate, in_words
+from training.publish import write_card, write_model
+from training.rollouts import generate
+from training.train import PRESET, Recipe, Training
+from vla_edge_ros.errors import UserError
+
+SMOKE = {
+    "episodes": 4,
+    "steps": 2,
+    "sequences": 2,
+    "queries": 3,
+    "eval_episodes": 1,
+    "condition": ["reach", "remember_evicted"],
+}
+"""Enough to run every line in seconds; the policy that comes out can do nothing."""
+
+UNFINISHED = 3
+"""Exit code where time was up before the end: call again with the same options."""
+
+
+def main() -> int:
+    parser = _parser()
+    arguments = parser.parse_args()
+    if arguments.smoke:
+        parser.set_defaults(**SMOKE)
+        arguments = parser.parse_args()
+    until_s = time.monotonic() + 60 * arguments.minutes
+    recipe = Recipe(arguments.steps, arguments.sequences, arguments.queries, seed=arguments.seed)
+    out = arguments.out
+    data = arguments.data or out / "rollouts"
+    try:
+        training = Training(out, recipe, torch.device(arguments.device))
+        if not training.is_done:
+            if not generate(data, arguments.episodes, arguments.processes, until_s):
+                return _unfinished("roll-outs")
+            training.run(data, until_s, workers=min(arguments.processes - 1, 8))
+        if not training.is_done:
+            return _unfinished(f"training, at step {training.step} of {recipe.steps}")
+        if arguments.train_only:
+            write_model(out, out / PRESET)
+            print(f"{out / PRESET}: written; the same command without --train-only evaluates it")
+            return 0
+        return _finish(arguments, until_s)
+    except (UserError, ValueError) as error:
+        print(error, file=sys.stderr)
+        return 2
+
+
+def _finish(arguments: argparse.Namespace, until_s: float) -> int:
+    """Evaluate what has no result yet, condition by condition, and write the model's folder with its card."""
+    out = arguments.out
+    model, results_path = out / PRESET, out / "results.json"
+    write_model(out, model)
+    results = json.loads(results_path.read_text()) if results_path.exists() else {}
+    wanted = arguments.condition or list(CONDITIONS)
+    missing = [name for name in wanted if name not in results]
+    for name, success in evaluate(str(model), arguments.eval_episodes, arguments.processes, missing):
+        results[name] = success
+        results_path.write_text(json.dumps(results, indent=2) + "\n")
+        print(in_words(name, success), flush=True)
+        if time.monotonic() > until_s and name != missing[-1]:
+            return _unfinished(f"evaluation, {len(results)} of {len(wanted)} conditions")
+    write_card(json.loads((out / "progress.json").read_text()), results, model)
+    print(f"{model}: written; copied to models/tiny-vla of the repository it is the preset's")
+    return 0
+
+
+def _unfinished(what: str) -> int:
+    print(f"time is up during {what}: call again with the same options to go on")
+    return UNFINISHED
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, prog="python -m training")
+    parser.add_argument("--out", type=Path, required=True, help="folder of weights, progress and results")
+    parser.add_argument("--data", type=Path, help="folder of the roll-outs (default: rollouts in --out)")
+    parser.add_argument("--minutes", type=float, default=7.0, help="stop after so long (default: 7)")
+    parser.add_argument("--episodes", type=int, default=10_000, help="of the expert (default: 10000)")
+    parser.add_argument("--eval-episodes", type=int, default=200, help="of each condition (default: 200)")
+    recipe = Recipe()
+    parser.add_argument("--condition", choices=list(CONDITIONS), action="append", help="default: all")
+    parser.add_argument("--steps", type=int, default=recipe.steps)
+    parser.add_argument("--sequences", type=int, default=recipe.sequences, help="prompts a step")
+    parser.add_argument("--queries", type=int, default=recipe.queries, help="ticks of each of them")
+    parser.add_argument("--seed", type=int, default=recipe.seed)
+    parser.add_argument("--processes", type=int, default=os.cpu_count())
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--train-only", action="store_true", help="leave the evaluation, which needs no GPU")
+    parser.add_argument("--smoke", action="store_true", help="a run of seconds that learns nothing")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,226 @@
+"""Episodes of the expert, with noise in its actions, as compressed shards that a later call completes."""
+
+import argparse
+import multiprocessing
+import os
+import time
+from collections.abc import Sequence as Items
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from vla_edge_ros.control import settings
+from vla_edge_ros.engine.vision import FRAME_HEIGHT, FRAME_WIDTH
+from vla_edge_ros.parameters import validate_all
+from vla_edge_ros.perception.frame import FrameMeta
+from vla_edge_ros.simulation.environment import Environment
+from vla_edge_ros.simulation.model_actor import DEPLOYMENT
+from vla_edge_ros.simulation.scene import N_JOINTS
+from vla_edge_ros.simulation.tasks import TASKS
+
+FIRST_SEED = 1_000_000
+"""Of the training episodes; evaluation counts from 0, so that its layouts are unseen."""
+
+SHARES = {"reach": 0.28, "track": 0.17, "remember": 0.37, "switch": 0.18}
+"""Of the episodes, by task."""
+
+SHARD_EPISODES = 25
+MOST_QUERIES = 48
+"""Ticks of one prompt whose actions are kept beside those of retained frames."""
+
+MISSED = 0.02
+"""Share of ticks without a pass, so that strides do not always begin on the same tick."""
+
+_KEPT_MOVING, _KEPT_RESTING = 0.6, 0.12
+_MOVES_FROM = 2e-3
+"""A largest joint delta, in rad, from which a tick counts as moving."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sequence:
+    """What one prompt was followed by: the ticks of an episode that are kept, n of them.
+
+    prompt: (P,) int32. ticks: (n,) int32, rising. frames: (n, 64, 128, 3) uint8, at the ticks' starts.
+    actions: (n, 8) float32, what the expert would do there, without the noise that it was moved with.
+    Every frame that the deployed memory would be offered and retain at its stride is among them.
+    """
+
+    task: str
+    prompt: np.ndarray
+    ticks: np.ndarray
+    frames: np.ndarray
+    actions: np.ndarray
+
+
+class _Recording:
+    """Collects one sequence, with the node's own memory to say which frames a stride retains."""
+
+    def __init__(self, task: str, prompt: np.ndarray, parameters: settings.Parameters):
+        self.task, self.prompt = task, prompt
+        self._memory = settings.frame_memory(parameters | {"memory.slots": 4096}, 8, 1)
+        self._ticks: list[int] = []
+        self._frames: list[np.ndarray] = []
+        self._actions: list[np.ndarray] = []
+        self._is_retained: list[bool] = []
+
+    def observe(
+        self, environment: Environment, tick: int, action: np.ndarray, rng: np.random.Generator
+    ) -> None:
+        self._memory.make_room(tick)
+        is_retained = self._memory.retain(FrameMeta(tick + 1, 0, 0, 0), np.ones(1, np.float32), tick)
+        is_moving = np.abs(action[:N_JOINTS]).max() >= _MOVES_FROM
+        if is_retained or rng.random() < (_KEPT_MOVING if is_moving else _KEPT_RESTING):
+            self._ticks.append(tick)
+            self._frames.append(environment.render())
+            self._actions.append(action)
+            self._is_retained.append(is_retained)
+
+    def finish(self, rng: np.random.Generator) -> Sequence | None:
+        """The sequence with at most `MOST_QUERIES` frames between strides; None where nothing was seen."""
+        if not self._ticks:
+            return None
+        between = np.flatnonzero(~np.array(self._is_retained))
+        dropped = rng.permutation(between)[MOST_QUERIES:]
+        kept = np.setdiff1d(np.arange(len(self._ticks)), dropped)
+        return Sequence(
+            self.task,
+            self.prompt,
+            np.array(self._ticks, np.int32)[kept],
+            np.array(self._frames)[kept],
+            np.array(self._actions, np.float32)[kept],
+        )
+
+
+def roll_out(environment: Environment, task: str, seed: int) -> list[Sequence]:
+    """One episode of the expert, a sequence for each instruction.
+
+    Its actions are disturbed by noise that comes and goes over some ten ticks, of a strength drawn for the
+    episode, so that the expert is seen to come back from where a policy's own errors would take it (Laskey
+    et al., DART, 2017).
+    """
+    rng = np.random.default_rng((seed, 1))
+    parameters = validate_all(DEPLOYMENT)
+    prompter = settings.Prompter(parameters)
+    strength = 0.0 if rng.random() < 0.25 else rng.uniform(0.001, 0.012)
+    noise = np.zeros(N_JOINTS)
+    observation = environment.reset(seed, task)
+    sequences: list[Sequence | None] = []
+    recording: _Recording | None = None
+    while not environment.is_over:
+        action = environment.expert_action()
+        instruction = prompter.changed_to(observation.instruction)
+        if instruction is not None:
+            # The tick that fills the prompt in has no pass.
+            sequences.append(recording.finish(rng) if recording else None)
+            recording = _Recording(task, instruction.tokens, parameters)
+        elif rng.random() >= MISSED:
+            recording.observe(environment, observation.tick, action, rng)
+        noise = 0.9 * noise + np.sqrt(1 - 0.9**2) * strength * rng.standard_normal(N_JOINTS)
+        moved = action.copy()
+        moved[:N_JOINTS] += noise * (1.0 if np.abs(action[:N_JOINTS]).max() >= _MOVES_FROM else 0.3)
+        observation = environment.step(moved)
+    sequences.append(recording.finish(rng))
+    return [sequence for sequence in sequences if sequence is not None]
+
+
+def save(path: Path, sequences: Items[Sequence]) -> None:
+    """Write a shard; it appears whole or not at all."""
+    prompts = np.zeros((len(sequences), max(len(s.prompt) for s in sequences)), np.int32)
+    for row, sequence in zip(prompts, sequences, strict=True):
+        row[: len(sequence.prompt)] = sequence.prompt
+    partial_path = path.with_suffix(".partial.npz")
+    np.savez_compressed(
+        partial_path,
+        tasks=np.array([s.task for s in sequences]),
+        prompts=prompts,
+        prompt_lengths=np.array([len(s.prompt) for s in sequences]),
+        lengths=np.array([len(s.ticks) for s in sequences]),
+        ticks=np.concatenate([s.ticks for s in sequences]),
+        # A frame differs little from the one before: differences compress to a fraction.
+        frames=_differences(np.concatenate([s.frames for s in sequences])),
+        actions=np.concatenate([s.actions for s in sequences]),
+    )
+    os.replace(partial_path, path)
+
+
+def load(path: Path) -> list[Sequence]:
+    with np.load(path) as shard:
+        frames = np.cumsum(shard["frames"], axis=0, dtype=np.uint8)
+        ticks, actions, prompts = shard["ticks"], shard["actions"], shard["prompts"]
+        ends = np.cumsum(shard["lengths"])
+        sequences = []
+        for i, end in enumerate(ends):
+            part = slice(end - shard["lengths"][i], end)
+            prompt = prompts[i, : shard["prompt_lengths"][i]]
+            sequences.append(
+                Sequence(str(shard["tasks"][i]), prompt, ticks[part], frames[part], actions[part])
+            )
+    return sequences
+
+
+def _differences(frames: np.ndarray) -> np.ndarray:
+    """(n, 64, 128, 3) uint8: each frame minus the one before, modulo 256."""
+    before = np.concatenate([np.zeros((1, FRAME_HEIGHT, FRAME_WIDTH, 3), np.uint8), frames[:-1]])
+    return frames - before
+
+
+def shard_plan(episodes: int) -> list[tuple[str, int, int]]:
+    """(task, first seed, number of episodes) of every shard of a data set of about `episodes`."""
+    plan = []
+    for task in TASKS:
+        wanted = max(1, round(episodes * SHARES[task]))
+        for first in range(0, wanted, SHARD_EPISODES):
+            plan.append((task, FIRST_SEED + first, min(SHARD_EPISODES, wanted - first)))
+    return plan
+
+
+def shard_path(folder: Path, task: str, first_seed: int, n: int) -> Path:
+    return folder / f"{task}_{first_seed}_{n}.npz"
+
+
+_environment: Environment | None = None
+
+
+def _make_shard(folder: Path, task: str, first_seed: int, n: int) -> None:
+    global _environment
+    if _environment is None:
+        _environment = Environment(renders=False)
+    sequences = [s for seed in range(first_seed, first_seed + n) for s in roll_out(_environment, task, seed)]
+    save(shard_path(folder, task, first_seed, n), sequences)
+
+
+def generate(folder: Path, episodes: int, processes: int, until_s: float = float("inf")) -> bool:
+    """Write the shards that `folder` lacks until the monotonic clock reads `until_s`; are all there?"""
+    folder.mkdir(parents=True, exist_ok=True)
+    missing = [part for part in shard_plan(episodes) if not shard_path(folder, *part).exists()]
+    if not missing:
+        return True
+    began = time.monotonic()
+    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+        pending = [pool.apply_async(partial(_make_shard, folder), part) for part in missing]
+        for n_done, result in enumerate(pending):
+            left_s = until_s - time.monotonic()
+            if left_s <= 0:
+                print(f"roll-outs: {n_done} of {len(missing)} missing shards written, time is up")
+                return False
+            try:
+                result.get(left_s if np.isfinite(left_s) else None)
+            except multiprocessing.TimeoutError:
+                continue
+    print(f"roll-outs: {len(missing)} shards in {time.monotonic() - began:.0f} s")
+    return all(shard_path(folder, *part).exists() for part in missing)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, prog="python -m training.rollouts")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--episodes", type=int, default=12_000)
+    parser.add_argument("--processes", type=int, default=os.cpu_count())
+    arguments = parser.parse_args()
+    generate(arguments.folder, arguments.episodes, arguments.processes)
+
+
+if __name__ == "__main__":
+    main()

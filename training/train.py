@@ -1,0 +1,209 @@
+"""Behaviour cloning under the deployed memory, in parts: a call goes on where the last one stopped."""
+
+import json
+import os
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from training.batch import Batch
+from training.data import Steps, load_data
+from training.model import TinyVla, action_loss
+from vla_edge_ros.engine.presets import PRESETS
+from vla_edge_ros.engine.vision import PATCH, PATCH_SIZE
+from vla_edge_ros.parameters import validate_all
+from vla_edge_ros.simulation.model_actor import DEPLOYMENT
+
+PRESET = "tiny-vla"
+REFRESH_STEPS = 200
+"""Steps from one computation of all pooled embeddings to the next."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What fixes a training beside its data.
+
+    sequences, queries: of a step, prompts and ticks of each. width_bins: see `action_loss`.
+    """
+
+    steps: int = 6000
+    sequences: int = 64
+    queries: int = 32
+    learning_rate: float = 1.5e-3
+    warmup_steps: int = 300
+    weight_decay: float = 0.02
+    width_bins: float = 1.5
+    seed: int = 0
+
+
+class Training:
+    """The model, its optimiser and how far it is; `folder` holds all three between calls.
+
+    Each file is below 10 MB: `model.safetensors` with float32 weights, `first_moments.safetensors` and
+    `second_moments.safetensors` of AdamW, and `progress.json`.
+    """
+
+    def __init__(self, folder: Path, recipe: Recipe, device: torch.device) -> None:
+        """Raises ValueError where `folder` is of another recipe."""
+        self.recipe = recipe
+        self.device = device
+        self.step = 0
+        self.seconds = 0.0
+        self.history: list[dict] = []
+        self._folder = folder
+        torch.manual_seed(recipe.seed)
+        self.model = TinyVla(PRESETS[PRESET]).to(device)
+        matrices = [p for p in self.model.parameters() if p.ndim > 1]
+        vectors = [p for p in self.model.parameters() if p.ndim <= 1]
+        groups = [
+            {"params": matrices, "weight_decay": recipe.weight_decay},
+            {"params": vectors, "weight_decay": 0.0},
+        ]
+        self.optimiser = torch.optim.AdamW(groups, lr=recipe.learning_rate, betas=(0.9, 0.98))
+        self._resume()
+
+    @property
+    def is_done(self) -> bool:
+        return self.step >= self.recipe.steps
+
+    def run(self, data_folder: Path, until_s: float, workers: int) -> None:
+        """Train until the recipe's steps are done or the monotonic clock reads `until_s`, and save."""
+        frames, sequences = load_data(data_folder, self.device)
+        hidden = self.model.config.hidden_size
+        # A file and not shared memory, which is small on some machines.
+        self._folder.mkdir(parents=True, exist_ok=True)
+        path = self._folder / "embeddings.partial"
+        n_values = len(frames) * hidden
+        embeddings = torch.from_file(str(path), shared=True, size=n_values).view(len(frames), hidden)
+        path.unlink()
+        self._refresh(embeddings, frames)
+        recipe = self.recipe
+        steps = Steps(
+            sequences,
+            embeddings,
+            validate_all(DEPLOYMENT),
+            recipe.sequences,
+            recipe.queries,
+            recipe.steps,
+            recipe.seed,
+        )
+        loader = torch.utils.data.DataLoader(
+            steps, batch_size=None, sampler=range(self.step, recipe.steps), num_workers=workers
+        )
+        print(
+            f"training: {len(sequences)} sequences, {len(frames)} frames, from step {self.step} of "
+            f"{recipe.steps}"
+        )
+        began, said = time.monotonic(), time.monotonic()
+        losses: list[Tensor] = []
+        for batch in loader:
+            losses.append(self._train_on(batch.to(self.device), frames))
+            self.step += 1
+            if self.step % REFRESH_STEPS == 0:
+                self._refresh(embeddings, frames)
+            if self.step % 100 == 0 or self.is_done:
+                loss = torch.stack(losses).mean().item()
+                losses.clear()
+                self.history.append({"step": self.step, "loss": loss})
+                print(f"step {self.step}: loss {loss:.4f}, {time.monotonic() - said:.1f} s", flush=True)
+                said = time.monotonic()
+            if time.monotonic() > until_s:
+                break
+        self.seconds += time.monotonic() - began
+        self._save(len(sequences), len(frames))
+
+    def _train_on(self, batch: Batch, frames: Tensor) -> Tensor:
+        recipe, step = self.recipe, self.step
+        warm = min(1.0, (step + 1) / recipe.warmup_steps)
+        rate = recipe.learning_rate * warm * (1 - step / recipe.steps) ** 0.5 * (1 - step / recipe.steps)
+        for group in self.optimiser.param_groups:
+            group["lr"] = rate
+        generator = torch.Generator(self.device).manual_seed(recipe.seed * 1_000_003 + step)
+        retained, queries = (
+            augmented(frames[blocks.frames], generator) for blocks in (batch.retained, batch.queries)
+        )
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
+            logits = self.model(batch, retained, queries)
+        loss = action_loss(logits, batch.labels, recipe.width_bins)
+        self.optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimiser.step()
+        return loss.detach()
+
+    @torch.no_grad()
+    def _refresh(self, embeddings: Tensor, frames: Tensor) -> None:
+        """Pooled embeddings of all frames: the patch embedding of a frame's mean patch."""
+        projection = self.model.vision.patch_embedding
+        for first in range(0, len(frames), 4096):
+            pixels = frames[first : first + 4096]
+            n, height, width, _ = pixels.shape
+            grid = pixels.reshape(n, height // PATCH, PATCH, width // PATCH, PATCH, 3).float()
+            mean = (grid.mean(dim=(1, 3)) / 127.5 - 1).reshape(n, PATCH_SIZE)
+            embeddings[first : first + n] = projection(mean).cpu()
+
+    def _resume(self) -> None:
+        progress = self._folder / "progress.json"
+        if not progress.exists():
+            return
+        found = json.loads(progress.read_text())
+        if found["recipe"] != asdict(self.recipe):
+            raise ValueError(
+                f"{progress} is of the recipe {found['recipe']}, wanted {asdict(self.recipe)}: "
+                "give another --out or the same options"
+            )
+        self.step, self.history = found["step"], found["history"]
+        self.seconds = found["seconds"]
+        self.model.load_state_dict(load_file(self._folder / "model.safetensors"))
+        first, second = (
+            load_file(self._folder / f"{name}_moments.safetensors", str(self.device))
+            for name in ("first", "second")
+        )
+        for name, parameter in self.model.named_parameters():
+            self.optimiser.state[parameter] = {
+                "step": torch.tensor(float(self.step)),
+                "exp_avg": first[name],
+                "exp_avg_sq": second[name],
+            }
+
+    def _save(self, n_sequences: int, n_frames: int) -> None:
+        """Weights and moments, then the progress that names them."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        states = {name: self.optimiser.state[p] for name, p in self.model.named_parameters()}
+        tensors = {
+            "model": self.model.state_dict(),
+            "first_moments": {name: state["exp_avg"] for name, state in states.items()},
+            "second_moments": {name: state["exp_avg_sq"] for name, state in states.items()},
+        }
+        for name, values in tensors.items():
+            values = {key: value.detach().float().cpu().contiguous() for key, value in values.items()}
+            path = self._folder / f"{name}.safetensors"
+            save_file(values, path.with_suffix(".partial"))
+            os.replace(path.with_suffix(".partial"), path)
+        progress = {
+            "step": self.step,
+            "recipe": asdict(self.recipe),
+            "seconds": self.seconds,
+            "device": torch.cuda.get_device_name() if self.device.type == "cuda" else "cpu",
+            "torch": torch.__version__,
+            "sequences": n_sequences,
+            "frames": n_frames,
+            "history": self.history,
+        }
+        (self._folder / "progress.json").write_text(json.dumps(progress))
+
+
+def augmented(frames: Tensor, generator: torch.Generator) -> Tensor:
+    """(n, 64, 128, 3) float in [-1, 1] and a little beyond: other light and sensor noise for each frame.
+
+    Without it a model reads renderers: two of them differ by a grey level or two.
+    """
+    n, device = len(frames), frames.device
+    gain = 1 + 0.05 * (2 * torch.rand(n, 1, 1, 1, generator=generator, device=device) - 1)
+    shift = 0.03 * torch.randn(n, 1, 1, 3, generator=generator, device=device)
+    noise = 0.02 * torch.randn(frames.shape, generator=generator, device=device)
+    return (frames.float() / 127.5 - 1) * gain + shift + noise

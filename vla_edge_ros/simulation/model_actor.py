@@ -1,0 +1,82 @@
+"""The model in the loop: engine and memory as the node puts them together, one pass a tick."""
+
+import numpy as np
+
+from vla_edge_ros.actions.policy import Policy
+from vla_edge_ros.actions.tokens import detokenise
+from vla_edge_ros.control import settings
+from vla_edge_ros.engine.factory import make_engine
+from vla_edge_ros.engine.interface import EngineError, FrameWork, PromptWork, WorkResult, WorkStatus
+from vla_edge_ros.parameters import validate_all
+from vla_edge_ros.perception.frame_buffer import FrameBuffer
+from vla_edge_ros.simulation.environment import HOLD, Observation, arm_policy
+
+DEPLOYMENT = {"engine.model": "tiny-vla", "engine.backend": "numpy", "memory.stride_ticks": 28}
+"""Parameters of the node in which `tiny-vla` is at home; the others have their defaults.
+
+A cue of 30 ticks is retained at least once by a stride of 28, also where a tick has no pass; 1024 slots reach
+back 25 s beside the longest prompt.
+"""
+
+_AT_ONCE = 1 << 62
+
+
+class ModelActor:
+    """Acts as the node does where every pass is in time: a tick fills a new prompt in and holds, the next
+    ones decode an action each.
+
+    parameters: of the edge node; what is left out has its default.
+    Raises EngineError where the engine cannot be configured.
+    """
+
+    def __init__(self, parameters: dict[str, object]) -> None:
+        values = validate_all(parameters)
+        self._policy: Policy = arm_policy()
+        n_actions = len(self._policy.dimensions)
+        self._frames = FrameBuffer.create()
+        self._engine = make_engine(settings.engine_spec(values, n_actions), self._frames)
+        self._info = self._engine.configure()
+        self.memory = settings.frame_memory(values, n_actions, self._info.embedding_size)
+        self._values = values
+        self._work_id = 0
+        self.begin()
+
+    def begin(self) -> None:
+        self._prompter = settings.Prompter(self._values)
+
+    def act(self, observation: Observation) -> np.ndarray:
+        instruction = self._prompter.changed_to(observation.instruction)
+        if instruction is not None:
+            slots = self.memory.set_prompt(len(instruction.tokens))
+            self._run(PromptWork(self._next_id(), instruction.tokens, slots))
+            return HOLD
+        result = self.run_pass(observation)
+        normalised = detokenise(result.tokens[0], self._info.vocabulary_size)
+        return self._policy.statistics.unnormalise(normalised)
+
+    def run_pass(self, observation: Observation) -> WorkResult:
+        """Have the engine see the observation's frame, and retain it if it is due."""
+        tick = observation.tick
+        self._frames.write(observation.frame, 0, tick, tick)
+        for evicted in self.memory.make_room(tick):
+            self._engine.evict(evicted.slots)
+        memory = self.memory
+        work = FrameWork(self._next_id(), memory.context_slots(), memory.frame_slots, memory.action_slots)
+        result = self._run(work)
+        memory.retain(result.frame, result.embedding, tick)
+        return result
+
+    def close(self) -> None:
+        self._engine.close()
+        self._frames.close()
+
+    def _next_id(self) -> int:
+        self._work_id += 1
+        return self._work_id
+
+    def _run(self, work: PromptWork | FrameWork) -> WorkResult:
+        self._engine.submit(work)
+        result = self._engine.wait(_AT_ONCE)
+        if result.status is not WorkStatus.DONE:
+            raise EngineError(f"the engine failed in an episode: {result.error or result.status.name}")
+        return result

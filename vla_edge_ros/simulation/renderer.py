@@ -1,0 +1,81 @@
+"""Pictures of the scene as its camera takes them, by OpenGL without a screen."""
+
+import atexit
+
+import mujoco
+import numpy as np
+
+from vla_edge_ros.errors import UserError
+from vla_edge_ros.simulation.scene import Scene
+
+CAMERA = "front"
+
+
+class NoRenderer(UserError):
+    """No OpenGL without a screen can be had on this machine."""
+
+
+class Renderer:
+    """Renders one scene at one size; for the thread that made it, until `close`.
+
+    Shadows, reflections and multisampling are off: they cost most of the time where the CPU renders, and at
+    128x64 they show the model nothing.
+    Raises NoRenderer, with the packages to install.
+    """
+
+    def __init__(self, scene: Scene, width: int = 128, height: int = 64):
+        self._scene = scene
+        self._context = _open_context(width, height)
+        self._view = mujoco.MjrRect(0, 0, width, height)
+        self._camera = mujoco.MjvCamera()
+        self._camera.type = mujoco.mjtCamera.mjCAMERA_FIXED
+        self._camera.fixedcamid = scene.model.camera(CAMERA).id
+        self._options = mujoco.MjvOption()
+        self._geoms = mujoco.MjvScene(scene.model, maxgeom=100)
+        for flag in (mujoco.mjtRndFlag.mjRND_SHADOW, mujoco.mjtRndFlag.mjRND_REFLECTION):
+            self._geoms.flags[flag] = False
+        self._gl = mujoco.MjrContext(scene.model, mujoco.mjtFontScale.mjFONTSCALE_100)
+        mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN, self._gl)
+        self._bottom_up = np.zeros((height, width, 3), np.uint8)
+        # Before EGL's own end, after which nothing can be freed and Python complains of it.
+        atexit.register(self.close)
+
+    def render(self) -> np.ndarray:
+        """(height, width, 3) uint8 RGB, the top row first."""
+        self._context.make_current()
+        mujoco.mjv_updateScene(
+            self._scene.model,
+            self._scene.data,
+            self._options,
+            None,
+            self._camera,
+            mujoco.mjtCatBit.mjCAT_ALL,
+            self._geoms,
+        )
+        mujoco.mjr_render(self._view, self._geoms, self._gl)
+        mujoco.mjr_readPixels(self._bottom_up, None, self._view, self._gl)
+        return self._bottom_up[::-1].copy()
+
+    def close(self) -> None:
+        """Free what OpenGL holds; safe to call twice."""
+        if self._context is not None:
+            atexit.unregister(self.close)
+            self._context.make_current()
+            self._gl.free()
+            self._context.free()
+            self._context = None
+
+
+def _open_context(width: int, height: int):
+    try:
+        # Imported here: without libEGL even the import fails.
+        from mujoco.egl import GLContext
+
+        context = GLContext(width, height)
+        context.make_current()
+        return context
+    except Exception as error:
+        raise NoRenderer(
+            "the simulation's camera needs OpenGL through EGL, which does not open here "
+            f"({type(error).__name__}: {error}): sudo apt-get install libegl1 libgl1-mesa-dri"
+        ) from None
