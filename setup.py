@@ -51,6 +51,9 @@ setup(
             "ros-trajectory-msgs>=5.5",
             "ros-std-srvs>=5.5",
         ],
+        # For `vla-edge evaluate`: its rows as Parquet, and its jobs on a cluster.
+        "evaluate": ["pyarrow>=14.0"],
+        "cluster": ["ray>=2.9"],
         "gpu": ["pycuda>=2024.1", "cuda-bindings>=12.6"],
         # From 4.0 on MuJoCo wants Python 3.11.
         "simulation": ["mujoco>=3.3,<4"],
@@ -65,6 +68,7 @@ setup(
             "transformers>=4.57",
             "safetensors>=0.4",
             "ml_dtypes>=0.3.1",
+            "pyarrow>=14.0",
         ],
     },
     data_files=[

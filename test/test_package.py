@@ -117,7 +117,7 @@ def test_package_xml_names_only_keys_that_were_looked_up(package_xml):
 
 def test_everything_imported_is_a_declared_dependency(setup_arguments):
     declared = projects(setup_arguments["install_requires"])
-    for extra in ("gpu", "simulation", "test"):
+    for extra in ("cluster", "evaluate", "gpu", "simulation", "test"):
         declared |= projects(setup_arguments["extras_require"][extra])
     allowed = {*declared, "cuda", *ROS_PACKAGES}
     undeclared = {
@@ -159,7 +159,7 @@ def test_runtime_dependencies_have_a_lower_bound_and_extras_keep_ros_apart(setup
     assert all(">=" in requirement for requirement in setup_arguments["install_requires"])
     assert not any(requirement.startswith("ros-") for requirement in setup_arguments["install_requires"])
     extras = setup_arguments["extras_require"]
-    assert set(extras) == {"ros", "gpu", "simulation", "training", "test"}
+    assert set(extras) == {"ros", "cluster", "evaluate", "gpu", "simulation", "training", "test"}
     assert "torch==2.13.0" in extras["test"]
     assert all(requirement.startswith("ros-") for requirement in extras["ros"])
 

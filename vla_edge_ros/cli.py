@@ -57,6 +57,17 @@ COMMANDS = {
         "Reads what demo, replay or the parameter control.record_path wrote and writes one HTML file.",
         ("vla-edge report out/demo.json",),
     ),
+    "evaluate": Command(
+        "vla_edge_ros.evaluation.forgetting.command",
+        "compare eviction policies on recordings, against an oracle",
+        "Runs every policy on every recording at every capacity and seed, in several processes, and goes on "
+        "where it was interrupted. Writes the figures, the rows and one HTML page with film strips of what "
+        "each policy remembers.",
+        (
+            "vla-edge evaluate my_bags --policies all --report out/forgetting.html",
+            "vla-edge evaluate my_bag --policies fifo,novelty --capacities 8,16 --seeds 5",
+        ),
+    ),
     "gate": Command(
         "vla_edge_ros.engine.gate",
         "check the engine's arithmetic against Hugging Face transformers",
@@ -83,6 +94,7 @@ COMMANDS = {
 }
 
 TEST_EXTRA = "install the test extra: pip install 'vla_edge_ros[test]'"
+EVALUATE_EXTRA = "install the evaluate extra: pip install 'vla_edge_ros[evaluate]'"
 GPU_EXTRA = "install the gpu extra: pip install 'vla_edge_ros[gpu]'"
 PROVIDERS = {
     "rclpy": "source a ROS 2 distribution, or use scripts/demo.sh, which brings its own",
@@ -91,6 +103,8 @@ PROVIDERS = {
     "transformers": TEST_EXTRA,
     "pycuda": GPU_EXTRA,
     "cuda": GPU_EXTRA,
+    "pyarrow": EVALUATE_EXTRA,
+    "ray": "install the cluster extra: pip install 'vla_edge_ros[cluster]'",
 }
 """Where a missing module comes from; one that is not named here has its own name on PyPI."""
 

@@ -155,6 +155,7 @@ class Rig:
         n_slots=1024,
         eviction="fifo",
         admission="ema",
+        signatures=None,
         heeds_deadlines=False,
         **config,
     ):
@@ -173,10 +174,11 @@ class Rig:
             self.engine,
             INFO,
             self.frames,
-            FrameMemory(n_slots, len(self.policy.dimensions), make_policy(eviction), INFO.embedding_size),
+            FrameMemory(n_slots, len(self.policy.dimensions), make_policy(eviction)),
             ActionPlanner(self.policy, ActionConfig(period_ns=PERIOD)),
             Admission(AdmissionConfig(ema_alpha=0.2, decay=0.9, probe_after_ticks=8, estimator=admission)),
             self.faults.append,
+            signatures,
         )
         self.sink = Sink(self.clock)
         self._tick = 0

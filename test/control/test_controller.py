@@ -1,3 +1,5 @@
+import itertools
+
 import numpy as np
 import pytest
 from control_rig import INFO, MS, PERIOD, Rig
@@ -5,6 +7,8 @@ from control_rig import INFO, MS, PERIOD, Rig
 from vla_edge_ros.control.decision import Decision
 from vla_edge_ros.control.events import ClockJump, Enable, EngineReplaced, Instruction, ResetMemory
 from vla_edge_ros.engine.interface import FrameWork, PromptWork
+from vla_edge_ros.perception.frame_log import FrameLog
+from vla_edge_ros.perception.signature import SIGNATURE_SIZE, patch_signature
 
 
 def enabled_rig(**arguments) -> Rig:
@@ -460,6 +464,25 @@ def test_a_slow_engine_is_kept_to_the_promise_and_its_records_say_what_was_predi
     assert last.decision is Decision.HOLD_REFUSED
     assert sum(last.predicted_by_stage.values()) == last.predicted_ns
     assert any(record.allowance_ns for record in records)
+
+
+def test_frames_are_compared_by_their_signatures_where_there_are_some():
+    log = FrameLog(patch_signature, (SIGNATURE_SIZE,), np.float32)
+    rig = Rig(signatures=log, eviction="semantic", n_slots=3 * 32 + 10 + 8)
+    publish = rig.publish
+
+    def publish_signed():
+        rig._pixels[:, :64] = 10 * (rig.frames.next_index % 7)
+        log.put(rig.frames.next_index, rig._pixels)
+        publish()
+
+    rig.publish = publish_signed
+    rig.run(3)
+    kept = [frame.meta.index for frame in rig.controller.memory.frames]
+    assert len(kept) >= 2
+    wanted = [log.of(index).astype(float) for index in kept]
+    alike = [a @ b / np.linalg.norm(a) / np.linalg.norm(b) for a, b in itertools.pairwise(wanted)]
+    np.testing.assert_allclose(rig.controller.memory.policy.cosines, alike)
 
 
 def test_a_record_says_when_its_trajectory_was_handed_over():

@@ -165,3 +165,17 @@ def test_neither_nvcc_nor_cached_kernels_stand_in_cudas_way(monkeypatch, tmp_pat
     assert cuda_obstacle() == (
         f"nvcc was not found; nor are these kernels for sm_90 in the cache {compiler.cache_directory()}"
     )
+
+
+@pytest.mark.parametrize("backend", ["cuda", "fake"])
+@pytest.mark.parametrize(
+    ("asked_for", "words"),
+    [
+        ({"gives_signals": True}, "attention and value norms: use backend numpy, or a memory.policy that"),
+        ({"embedding": "key_summary"}, "the embedding key_summary: use backend numpy, or memory.embedding"),
+    ],
+)
+def test_what_numpy_alone_gives_is_refused_of_the_others_in_one_line(frames, backend, asked_for, words):
+    with pytest.raises(EngineError, match=f"backend {backend} does not give {words}"):
+        make_engine(EngineSpec(backend=backend, model="fake", **asked_for), frames)
+    assert make_engine(EngineSpec(backend="auto", **asked_for), frames).configure().backend == "numpy"

@@ -21,6 +21,7 @@ from vla_edge_ros.engine.mailbox import (
     Text,
     connected_pair,
 )
+from vla_edge_ros.memory.signals import PassSignals
 from vla_edge_ros.perception.frame import FrameMeta
 
 N_SLOTS = 4096
@@ -31,6 +32,12 @@ times_ns = st.integers(0, 2**63 - 1)
 slots = npst.arrays(np.int32, st.integers(0, 300), elements=st.integers(-(2**31), 2**31 - 1))
 floats = st.floats(width=32, allow_nan=False)
 stage_times = st.builds(StageTimes, times_ns, times_ns, times_ns, times_ns)
+
+
+@st.composite
+def signals(draw):
+    attention = npst.arrays(np.float32, draw(st.integers(0, 127)), elements=floats)
+    return PassSignals(draw(attention), draw(attention), draw(floats))
 
 
 @st.composite
@@ -51,6 +58,7 @@ def results(draw):
         top_probability=optional(npst.arrays(np.float32, shape, elements=floats)) if has_tokens else None,
         entropy=optional(npst.arrays(np.float32, shape, elements=floats)) if has_tokens else None,
         embedding=optional(npst.arrays(np.float32, st.integers(0, 64), elements=floats)),
+        signals=draw(st.none() | signals()),
         stages=draw(stage_times),
         steps_done=draw(st.integers(0, 8)),
         remaining=draw(stage_times),
@@ -73,7 +81,9 @@ def assert_same(got, sent):
     assert type(got) is type(sent)
     for field in dataclasses.fields(sent):
         a, b = getattr(got, field.name), getattr(sent, field.name)
-        if isinstance(b, np.ndarray):
+        if isinstance(b, PassSignals):
+            assert_same(a, b)
+        elif isinstance(b, np.ndarray):
             assert a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes(), field.name
         else:
             assert a == b, field.name

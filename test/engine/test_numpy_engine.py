@@ -31,9 +31,16 @@ class Robot:
     """An engine, its memory and a camera of seeded noise; slots are those of the memory, permuted."""
 
     def __init__(
-        self, permutation=None, action_tokens=7, n_slots=N_SLOTS, frames=None, policy="fifo", prompt=PROMPT
+        self,
+        permutation=None,
+        action_tokens=7,
+        n_slots=N_SLOTS,
+        frames=None,
+        policy="fifo",
+        prompt=PROMPT,
+        **spec,
     ):
-        self.spec = EngineSpec(n_slots=n_slots, action_tokens=action_tokens)
+        self.spec = EngineSpec(n_slots=n_slots, action_tokens=action_tokens, **spec)
         self.engine = NumpyEngine(self.spec, frames or NoiseFrames(0))
         self.info = self.engine.configure()
         self.memory = FrameMemory(n_slots, action_tokens, make_policy(policy))
@@ -339,3 +346,56 @@ def test_the_engine_says_what_fixes_its_sums_and_its_seed():
     assert info.plan_id.startswith("numpy-")
     assert "unknown" not in info.plan_id
     assert info.notes == ("decoder and vision weights are random, of seed 0",)
+
+
+# What an engine tells beside its actions
+
+
+def test_every_query_gives_out_one_in_all():
+    robot = Robot(prompt=np.arange(32, dtype=np.int32))
+    decoder = robot.engine.decoder
+    for _ in range(2):
+        robot.look()
+    context, block = robot.memory.context_slots(), robot.work().frame_slots
+    counted = np.zeros(4)
+    decoder.count_attention(0, counted)
+    decoder.start(context)
+    decoder.extend(decoder.embed_tokens(np.arange(32)), block)
+    assert counted.sum() == pytest.approx(32, rel=1e-5), "prompt, two frames and the frame's own block"
+    alone = np.zeros(1)
+    decoder.count_attention(64, alone)
+    decoder.start(context)
+    decoder.extend(decoder.embed_tokens(np.arange(32)), block)
+    assert alone[0] == pytest.approx(counted[2], rel=1e-6)
+
+
+def test_signals_are_of_the_frames_before_and_do_not_change_the_pass():
+    silent, telling = Robot(), Robot(gives_signals=True)
+    for n_before in range(5):
+        quiet, told = silent.look(), telling.look()
+        assert outputs(quiet) == outputs(told) and quiet.signals is None
+        signals = told.signals
+        assert signals.frame_attention.shape == signals.action_attention.shape == (n_before,)
+        assert signals.frame_attention.sum() < 32 and signals.action_attention.sum() < 7
+        assert (signals.frame_attention > 0).all() and (signals.action_attention > 0).all()
+        newest = telling.memory.context_slots()[-32:]
+        values = telling.engine.decoder.cached_values[:, newest].astype(float)
+        assert signals.value_norm == pytest.approx(np.sqrt((values**2).sum(axis=2)).mean(), rel=1e-5)
+
+
+def test_signals_go_by_rank_and_not_by_slot():
+    plain = Robot(gives_signals=True)
+    shuffled = Robot(np.random.default_rng(1).permutation(N_SLOTS).astype(np.int32), gives_signals=True)
+    for _ in range(8):
+        first, second = plain.look().signals, shuffled.look().signals
+        np.testing.assert_array_equal(first.frame_attention, second.frame_attention)
+        np.testing.assert_array_equal(first.action_attention, second.action_attention)
+
+
+def test_the_key_summary_is_that_of_the_frames_own_keys():
+    robot = Robot(embedding="key_summary")
+    result = robot.look()
+    keys = robot.engine.decoder.cached_keys[0, robot.memory.context_slots()[-32:]].astype(float)
+    wanted = keys / np.linalg.norm(keys, axis=1, keepdims=True)
+    assert len(result.embedding) == robot.info.embedding_size == 32 * 64
+    np.testing.assert_allclose(result.embedding, wanted.ravel(), rtol=1e-5, atol=1e-7)

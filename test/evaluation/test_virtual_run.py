@@ -18,6 +18,7 @@ from vla_edge_ros.evaluation import run_document, virtual_run
 from vla_edge_ros.evaluation.bags import open_bag
 from vla_edge_ros.evaluation.recorded_run import RecordedRun
 from vla_edge_ros.evaluation.virtual_run import replay, replay_recorded
+from vla_edge_ros.memory.policies import POLICIES
 from vla_edge_ros.parameters import validate_all
 
 SAMPLE_TOPIC = "/camera/image_raw/compressed"
@@ -49,6 +50,14 @@ def test_another_policy_gives_another_journal():
         outcome_of(SMALL | {"memory.policy": policy})["journal_sha256"] for policy in ("fifo", "semantic")
     }
     assert len(journals) == 2
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_every_policy_replays_to_the_same_bytes(policy):
+    parameters = SMALL | {"memory.policy": policy, "memory.window_frames": 5}
+    first, second = (outcome_of(parameters, seconds=1.0) for _ in range(2))
+    assert first == second
+    assert len(first["journal"]) > 10
 
 
 def test_service_beyond_the_budget_is_never_fresh_and_is_refused():

@@ -81,7 +81,7 @@ def test_semantic_compares_new_neighbours_after_an_eviction():
 
 def test_a_zero_embedding_is_like_nothing():
     memory = remember(make_policy("semantic"), [[0, 0], [0, 0], [1, 0.1], [1, 0], [0, 1]])
-    np.testing.assert_array_equal(memory.neighbour_cosines[:2], [0, 0])
+    np.testing.assert_array_equal(memory.policy.cosines[:2], [0, 0])
     memory.make_room(6)
     assert retained(memory) == [1, 2, 4, 5]
 

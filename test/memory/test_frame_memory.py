@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from vla_edge_ros.memory.frame_memory import FrameMemory
 from vla_edge_ros.memory.policies import POLICIES, make_policy
@@ -27,23 +27,17 @@ def fill(memory: FrameMemory, n: int, start: int = 1) -> None:
 class AnyUseOfMemory(RuleBasedStateMachine):
     """Prompts, passes that succeed and passes that do not, in any order, against plain bookkeeping."""
 
-    def __init__(self):
-        super().__init__()
-        self.memory = FrameMemory(N_SLOTS, 7, make_policy("fifo"))
+    @initialize(name=st.sampled_from(POLICIES), window=st.integers(1, 6))
+    def begin(self, name, window):
+        self.memory = FrameMemory(N_SLOTS, 7, make_policy(name, window))
         self.last_retained: int | None = None
         self.prompt: list[int] = []
         self.blocks: dict[int, list[int]] = {}
         self.pending: list[int] | None = None
         self.tick = 0
 
-    @rule(
-        name=st.sampled_from(POLICIES),
-        n_tokens=st.integers(0, N_SLOTS - 40),
-        window=st.integers(1, 6),
-        stride=st.integers(1, 4),
-    )
-    def another_policy_and_prompt(self, name, n_tokens, window, stride):
-        self.memory.policy = make_policy(name, window)
+    @rule(n_tokens=st.integers(0, N_SLOTS - 40), stride=st.integers(1, 4))
+    def another_prompt_and_stride(self, n_tokens, stride):
         self.memory.stride_ticks = stride
         self.last_retained = None
         self.prompt = self.memory.set_prompt(n_tokens).tolist()

@@ -13,6 +13,13 @@ from rosgraph_msgs.msg import Clock
 from sensor_msgs.msg import CompressedImage, Image
 from std_msgs.msg import Float64, Header, String
 
+
+def noise_around(level: int) -> Image:
+    """64x48 rgb8 of one grey level, with noise enough that it is not taken for a frozen camera."""
+    pixels = level + np.random.default_rng().integers(-3, 4, (48, 64, 3))
+    return Image(height=48, width=64, encoding="rgb8", step=192, data=pixels.astype(np.uint8).tobytes())
+
+
 OK, WARN, ERROR = DiagnosticStatus.OK, DiagnosticStatus.WARN, DiagnosticStatus.ERROR
 
 
@@ -156,6 +163,23 @@ def test_a_text_that_leaves_no_room_is_refused_and_memory_is_kept(robot):
     robot.next_ticks(3)
     assert all(tick["events"] == "" and int(tick["retained_frames"]) >= 2 for tick in robot.ticks[seen:])
     assert robot.log().count("shorten them") == 1
+
+
+def test_the_memory_strip_shows_the_retained_frames_to_who_watches(robot):
+    """Grey pictures, newer ones brighter: one cell of 64x32 pixels for each retained frame, oldest first."""
+    levels = cycle(range(60, 240))
+    robot.picture = lambda: noise_around(next(levels))
+    robot.until_tick(decision="FRESH")
+    robot.reset_memory()
+    robot.until_event("reset_memory")
+    strips = []
+    robot.listen(Image, "memory_strip", strips.append)
+    robot.until(lambda: len(strips) >= 3 and int(robot.ticks[-1]["retained_frames"]) >= 2)
+    strip = strips[-1]
+    assert (strip.width, strip.height % 32, strip.encoding, strip.step) == (1024, 0, "rgb8", 3072)
+    cells = np.frombuffer(strip.data, np.uint8).reshape(-1, 32, 16, 64, 3).mean(axis=(1, 3, 4)).ravel()
+    shown = cells[cells > 40]
+    assert len(shown) >= 2 and (np.diff(shown) > 0).sum() >= len(shown) - 2, "the levels wrap at most once"
 
 
 def test_resetting_memory_empties_it(robot):

@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 from vla_edge_ros.perception.camera import CameraPipeline
 from vla_edge_ros.perception.frame import FrameMeta
 from vla_edge_ros.perception.frame_buffer import FrameBuffer
+from vla_edge_ros.perception.frame_log import FrameLog
 from vla_edge_ros.perception.raw_image import ENCODINGS
 from vla_edge_ros.perception.refusal import Refusal, RefusalKind
 from vla_edge_ros.perception.resize import Resizer
+from vla_edge_ros.perception.signature import patch_signature
 from vla_edge_ros.perception.stamps import StampKind, StampVerdict, StampWatch
 
 MS = 1_000_000
@@ -230,3 +232,17 @@ def test_messages_of_rclpy_are_taken_as_they_are(camera, buffer):
     packed = messages.CompressedImage(format="jpeg", data=array("B", jpeg(smooth_picture(48, 64))))
     assert camera.on_image(packed, RECEIPT, STAMP).kind is StampKind.ZERO
     assert buffer.peek().index == 2
+
+
+def test_the_signature_of_a_frame_is_there_before_the_frame_is(buffer):
+    log = FrameLog(patch_signature, (224,), np.float32)
+    camera = CameraPipeline(buffer, Resizer(), StampWatch(), "/camera/image_raw", [log])
+    seen_at_write, write = [], buffer.write
+    buffer.write = lambda *arguments: seen_at_write.append(log.of(buffer.next_index)) or write(*arguments)
+    camera.on_image(picture_message(), RECEIPT, STAMP + 8 * MS)
+    camera.on_image(picture_message(stamp_ns=STAMP, level=9), RECEIPT, STAMP + 8 * MS)
+    camera.place(picture_message(level=20), FrameMeta(2, STAMP + MS, RECEIPT, RECEIPT))
+    assert log.missed == 0 and len(seen_at_write) == camera.published == 2, "the second image was no new one"
+    _, pixels = newest(buffer)
+    np.testing.assert_array_equal(log.of(2), patch_signature(pixels))
+    np.testing.assert_array_equal(seen_at_write[1], log.of(2))

@@ -1,10 +1,15 @@
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from vla_edge_ros.control import settings
+from vla_edge_ros.engine.interface import EngineInfo
 from vla_edge_ros.parameters import validate_all
 from vla_edge_ros.simulation.environment import HOLD, Environment
 from vla_edge_ros.simulation.model_actor import DEPLOYMENT, ModelActor
+
+INFO = EngineInfo("scripted", "scripted", 513, embedding_size=4)
 
 
 @pytest.fixture
@@ -67,10 +72,24 @@ def test_a_new_instruction_empties_memory(actor, moving):
 def test_the_deployed_memory_retains_a_cue_and_holds_it_until_the_arm_has_gone_there():
     """The cue lasts 30 ticks, the wait up to 20 s, and an expert is there within 2 s of the lamp."""
     values = validate_all(DEPLOYMENT)
-    memory = settings.frame_memory(values, 8, 4)
+    memory = settings.frame_memory(values, 8, INFO, None)
     instruction = "when the lamp turns green, go where the light was"
     memory.set_prompt(len(settings.Prompter(values).changed_to(instruction).tokens))
     stride = memory.stride_ticks
     assert stride + 1 <= 30 - 1, "a missed tick within the stride, a cue that begins between two ticks"
     n_beside_the_frame_at_hand = memory.capacity_frames - 1
     assert n_beside_the_frame_at_hand * stride >= 30 * (1 + 20 + 2)
+
+
+@pytest.mark.parametrize("policy", ["novelty", "value_norm"])
+def test_policies_with_an_embedding_or_signals_of_their_own_forget_here_too(policy):
+    deployment = {"engine.model": "tiny", "memory.slots": 256, "memory.stride_ticks": 2}
+    actor = ModelActor(DEPLOYMENT | deployment | {"memory.policy": policy})
+    random = np.random.default_rng(0)
+    for tick in range(24):
+        frame = random.integers(0, 256, (64, 128, 3)).astype(np.uint8)
+        actor.act(SimpleNamespace(frame=frame, instruction="remember", tick=tick))
+    actor.close()
+    assert {line.policy for line in actor.memory.journal} == {policy}
+    reasons = {line.reason.split()[0] for line in actor.memory.journal}
+    assert reasons <= ({"cosine", "leaves"} if policy == "novelty" else {"value"})

@@ -28,6 +28,7 @@ from vla_edge_ros.engine.interface import Engine, EngineInfo, WorkResult, WorkSt
 from vla_edge_ros.memory.frame_memory import FrameMemory
 from vla_edge_ros.perception.frame import FrameMeta
 from vla_edge_ros.perception.frame_buffer import FrameBuffer
+from vla_edge_ros.perception.frame_log import FrameLog
 
 Hold = tuple[Decision, str]
 
@@ -56,6 +57,7 @@ class Controller:
     frames: the buffer that the camera callback writes and the engine reads.
     on_fault: called from the tick thread with what happened, when the engine fails or a tick has a defect;
         whoever replaces the engine posts `EngineReplaced`. Until then the engine is not touched.
+    signatures: what frames are compared by, in place of the engine's embeddings.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class Controller:
         planner: ActionPlanner,
         admission: Admission,
         on_fault: Callable[[str], None] = lambda error: None,
+        signatures: FrameLog | None = None,
     ) -> None:
         self.config = config
         self.memory = memory
@@ -79,7 +82,7 @@ class Controller:
         self.decision_counts = dict.fromkeys(Decision, 0)
         self.last_record: TickRecord | None = None
         self._clock = clock
-        self._work = WorkInFlight(engine, clock, memory, admission)
+        self._work = WorkInFlight(engine, clock, memory, admission, signatures)
         self._info = info
         self._frames = frames
         self._on_fault = on_fault

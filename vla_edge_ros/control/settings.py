@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import numpy as np
+
 from vla_edge_ros.actions.config import ActionConfig
 from vla_edge_ros.actions.planner import ActionPlanner
 from vla_edge_ros.actions.policy import Policy, load_policy
@@ -21,9 +23,11 @@ from vla_edge_ros.engine.interface import (
 )
 from vla_edge_ros.engine.tokenizer import load_tokenizer
 from vla_edge_ros.memory.frame_memory import FrameMemory
-from vla_edge_ros.memory.policies import make_policy
+from vla_edge_ros.memory.policies import NEED_SIGNALS, embedding_for, make_policy
 from vla_edge_ros.perception.frame_buffer import FrameBuffer
+from vla_edge_ros.perception.frame_log import FrameLog
 from vla_edge_ros.perception.resize import Resizer
+from vla_edge_ros.perception.signature import SIGNATURE_SIZE, patch_signature
 from vla_edge_ros.perception.stamps import StampWatch
 from vla_edge_ros.share import share_directory
 
@@ -50,6 +54,8 @@ def engine_spec(parameters: Parameters, action_tokens: int) -> EngineSpec:
         action_tokens=action_tokens,
         blas_threads=parameters["engine.blas_threads"],
         budget_bytes=parameters["memory.budget_bytes"],
+        embedding="key_summary" if _embedding_of(parameters) == "key_summary" else "pooled",
+        gives_signals=parameters["memory.policy"] in NEED_SIGNALS,
         plan=parameters["engine.plan"],
     )
 
@@ -93,12 +99,15 @@ def action_config(parameters: Parameters) -> ActionConfig:
     )
 
 
-def frame_memory(parameters: Parameters, action_tokens: int, embedding_size: int) -> FrameMemory:
+def frame_memory(
+    parameters: Parameters, action_tokens: int, info: EngineInfo, signatures: FrameLog | None
+) -> FrameMemory:
+    """The memory of an engine; `signatures` is that of `signature_log`."""
     return FrameMemory(
         parameters["memory.slots"],
         action_tokens,
         make_policy(parameters["memory.policy"], parameters["memory.window_frames"]),
-        embedding_size,
+        info.embedding_size if signatures is None else SIGNATURE_SIZE,
         parameters["memory.stride_ticks"],
     )
 
@@ -111,13 +120,27 @@ def build_controller(
     info: EngineInfo,
     frames: FrameBuffer,
     on_fault: Callable[[str], None],
+    signatures: FrameLog | None,
 ) -> Controller:
-    """A controller around an engine that is already configured."""
+    """A controller around an engine that is already configured; `signatures` is that of `signature_log`."""
     live = live_settings(parameters)
-    memory = frame_memory(parameters, len(policy.dimensions), info.embedding_size)
+    memory = frame_memory(parameters, len(policy.dimensions), info, signatures)
     planner = ActionPlanner(policy, action_config(parameters))
     admission = Admission(live.admission)
-    return Controller(live.control, clock, engine, info, frames, memory, planner, admission, on_fault)
+    return Controller(
+        live.control, clock, engine, info, frames, memory, planner, admission, on_fault, signatures
+    )
+
+
+def signature_log(parameters: Parameters) -> FrameLog | None:
+    """Where camera and controller meet if frames are compared by their signatures, else None."""
+    if _embedding_of(parameters) != "patch_signature":
+        return None
+    return FrameLog(patch_signature, (SIGNATURE_SIZE,), np.float32)
+
+
+def _embedding_of(parameters: Parameters) -> str:
+    return embedding_for(parameters["memory.policy"], parameters["memory.embedding"])
 
 
 def stamp_watch(parameters: Parameters) -> StampWatch:

@@ -16,6 +16,7 @@ from vla_edge_ros.engine.interface import (
     WorkStatus,
 )
 from vla_edge_ros.memory.frame_memory import FrameMemory
+from vla_edge_ros.perception.frame_log import FrameLog
 
 _GRACE_NS = 100_000_000
 """A machine that was stopped as a whole (a container, a debugger) has this long to answer when it goes on."""
@@ -46,15 +47,24 @@ class _Job:
 class WorkInFlight:
     """Gives the engine one piece of work at a time and takes in what comes back; for the tick thread.
 
+    signatures: what frames are compared by, in place of the engine's embeddings.
     last_used_frame: index of the newest frame that a pass has used or that was declared void; 0 for none.
     """
 
-    def __init__(self, engine: Engine, clock: Clock, memory: FrameMemory, admission: Admission) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        clock: Clock,
+        memory: FrameMemory,
+        admission: Admission,
+        signatures: FrameLog | None = None,
+    ) -> None:
         self.last_used_frame = 0
         self._engine = engine
         self._clock = clock
         self._memory = memory
         self._admission = admission
+        self._signatures = signatures
         self._job: _Job | None = None
         self._late: WorkResult | None = None
         self._n_submitted = 0
@@ -163,7 +173,8 @@ class WorkInFlight:
         if result.status is WorkStatus.DONE:
             # A late result is used in a tick that may collect another one into the same arrays.
             result.tokens = result.tokens.copy()
-            if self._memory.retain(result.frame, result.embedding, record.tick):
+            embedding = embedding_of(result, self._signatures)
+            if self._memory.retain(result.frame, embedding, record.tick, result.signals):
                 times.retained_frame = result.frame.index
         return result
 
@@ -174,6 +185,15 @@ class WorkInFlight:
         record.top_probability = float(result.top_probability[0].mean())
         record.entropy = float(result.entropy[0].mean())
         self._admission.observe(result.stages, times.total_ns)
+
+
+def embedding_of(result: WorkResult, signatures: FrameLog | None) -> np.ndarray:
+    """What the frame of a DONE pass is compared by: its signature where there are some, else the engine's."""
+    if signatures is None:
+        return result.embedding
+    signature = signatures.of(result.frame.index)
+    # Zero is like nothing: the frame stays until time alone lets it go.
+    return signature if signature is not None else np.zeros(signatures.shape, np.float32)
 
 
 def _check_answers(job: _Job, now_ns: int, stall_timeout_ns: int) -> None:

@@ -20,8 +20,11 @@ MAX_SHARED_MEMORY_PER_BLOCK_OPTIN."""
 def make_engine(spec: EngineSpec, frames: FrameBuffer) -> Engine:
     """An engine that is not yet configured; `auto` is `numpy`, with a note why it is not `cuda`.
 
-    Raises EngineError where the backend is unknown, cannot run here, or cannot follow the plan asked for.
+    Raises EngineError where the backend is unknown, cannot run here, does not give what is asked for, or
+    cannot follow the plan asked for.
     """
+    if spec.backend in ("cuda", "fake"):
+        _require_plain(spec)
     if spec.backend == "auto":
         note = f"backend auto chose numpy: {cuda_obstacle(spec) or CUDA_IS_ON_TRIAL}"
         if spec.plan:
@@ -43,6 +46,16 @@ def make_engine(spec: EngineSpec, frames: FrameBuffer) -> Engine:
 
         return FakeEngine(spec, frames)
     raise EngineError(f"unknown engine backend {spec.backend!r}: use one of {', '.join(BACKENDS)}")
+
+
+def _require_plain(spec: EngineSpec) -> None:
+    """Refuse what the NumPy engine alone gives."""
+    for is_wanted, what, instead in (
+        (spec.gives_signals, "attention and value norms", "a memory.policy that needs none"),
+        (spec.embedding != "pooled", f"the embedding {spec.embedding}", "memory.embedding patch_signature"),
+    ):
+        if is_wanted:
+            raise EngineError(f"backend {spec.backend} does not give {what}: use backend numpy, or {instead}")
 
 
 def cuda_obstacle(spec: EngineSpec | None = None) -> str:

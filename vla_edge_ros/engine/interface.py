@@ -11,6 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from vla_edge_ros.errors import UserError
+from vla_edge_ros.memory.signals import PassSignals
 from vla_edge_ros.memory.slots import FRAME_TOKENS as FRAME_TOKENS
 from vla_edge_ros.memory.slots import MAX_ACTION_TOKENS as MAX_ACTION_TOKENS
 from vla_edge_ros.perception.frame import FrameMeta
@@ -32,6 +33,8 @@ class EngineSpec:
     seed: for seeded weights (decoder where `model` is a preset; vision always, unless the directory has it).
     n_slots: places of one token in the KV cache.
     action_tokens: A, the number of tokens that one pass decodes.
+    embedding: what a frame's embedding is, `pooled` or `key_summary` (NumPy engine alone).
+    gives_signals: whether results tell attention and values of the pass (NumPy engine alone).
     blas_threads: threads of the NumPy engine's matrix products (0: the library's default).
     plan: the plan_id of a CUDA engine whose order of summation is wanted; empty: this machine's own choice.
     """
@@ -43,6 +46,8 @@ class EngineSpec:
     action_tokens: int = 7
     blas_threads: int = 1
     budget_bytes: int = 8_000_000_000
+    embedding: str = "pooled"
+    gives_signals: bool = False
     plan: str = ""
 
 
@@ -53,7 +58,7 @@ class EngineInfo:
     account_bytes: bytes by purpose (weights, kv, workspace, ...), all allocated before `configure` returns.
         Those of a GPU, `cuda_context` included, add up to what the driver counts for the process;
         `page_locked` is memory of the host.
-    embedding_size: length of a frame's pooled embedding (the hidden size).
+    embedding_size: length of a frame's embedding (of the pooled one: the hidden size).
     """
 
     backend: str
@@ -159,7 +164,9 @@ class WorkResult:
     frame: the frame that the pass used (None for a prompt, NO_FRAME and ABORTED).
     tokens: (K, A) int32 vocabulary ids; K = 1 for this model, other policies give more steps.
     top_probability, entropy: (K, A) float32 of the softmax over the 256 action rows (entropy in nats).
-    embedding: (hidden,) float32, the mean of the frame's patch embeddings.
+    embedding: float32, by `EngineSpec.embedding`: (hidden,), the mean of the frame's patch embeddings, or the
+        (32 x KV size,) of `key_summary`.
+    signals: of a DONE pass, where `EngineSpec.gives_signals` asks for them.
     steps_done: decode steps that a pass has finished, A where it is DONE.
     remaining: what an ABORTED pass had still to take at least, by stage; 0 where that is not known.
     started_ns, finished_ns: steady clock, taken by the engine.
@@ -173,6 +180,7 @@ class WorkResult:
     top_probability: np.ndarray | None = None
     entropy: np.ndarray | None = None
     embedding: np.ndarray | None = None
+    signals: PassSignals | None = None
     stages: StageTimes = field(default_factory=StageTimes)
     steps_done: int = 0
     remaining: StageTimes = field(default_factory=StageTimes)

@@ -24,6 +24,7 @@ from vla_edge_ros.engine.interface import (
     WorkStatus,
 )
 from vla_edge_ros.engine.linux import BoundedPoll
+from vla_edge_ros.memory.signals import PassSignals
 from vla_edge_ros.perception.frame import FrameMeta
 
 MAX_STEPS = 16
@@ -32,9 +33,9 @@ MAX_STEPS = 16
 _HEADER = struct.Struct("=4H 4I Q 14q")
 # kind, status, arrays present, steps done; four counts; work id; of a result: frame index, stamp, capture,
 # receipt; copy, vision, prefill, decode; the same, remaining; started, finished; of a frame's work: deadline
-_MIN_PAYLOAD_BYTES = 65536
+_MIN_PAYLOAD_BYTES = 68 * 1024
 _NO_TIMES = (0,) * 14
-_TOKENS, _TOP_PROBABILITY, _ENTROPY, _EMBEDDING = 1, 2, 4, 8
+_TOKENS, _TOP_PROBABILITY, _ENTROPY, _EMBEDDING, _SIGNALS = 1, 2, 4, 8, 16
 
 
 class MailboxClosed(Exception):
@@ -182,7 +183,9 @@ class Mailbox:
             )
         embedding_size = 0 if result.embedding is None else len(result.embedding)
         error = result.error.encode("utf-8", "replace")
-        self._check_fits(4 * (3 * steps * action_tokens + embedding_size) + len(error), Kind.RESULT)
+        n_signals = 0 if result.signals is None else 2 * len(result.signals.frame_attention) + 2
+        n_words = 3 * steps * action_tokens + embedding_size + n_signals
+        self._check_fits(4 * n_words + len(error), Kind.RESULT)
         present = 0
         offset = 0
         for bit, array, view in (
@@ -198,6 +201,10 @@ class Mailbox:
             present |= bit
             np.copyto(view[offset : offset + array.size].reshape(array.shape), array)
             offset += array.size
+        if result.signals is not None:
+            present |= _SIGNALS
+            _put_signals(result.signals, self._out_floats[offset : offset + n_signals])
+            offset += n_signals
         frame = result.frame
         _HEADER.pack_into(
             self._send_buffer,
@@ -263,6 +270,10 @@ class Mailbox:
             array = view[offset : offset + count]
             arrays.append(array if bit == _EMBEDDING else array.reshape(shape))
             offset += count
+        signals = None
+        if present & _SIGNALS:
+            signals = _take_signals(self._in_floats[offset:])
+            offset += 2 * len(signals.frame_attention) + 2
         return WorkResult(
             work_id=work_id,
             status=WorkStatus(status),
@@ -272,6 +283,7 @@ class Mailbox:
             top_probability=arrays[1],
             entropy=arrays[2],
             embedding=arrays[3],
+            signals=signals,
             stages=StageTimes(*times[4:8]),
             steps_done=steps_done,
             remaining=StageTimes(*times[8:12]),
@@ -286,6 +298,19 @@ def _payload_views(buffer: memoryview) -> tuple[np.ndarray, np.ndarray]:
         np.frombuffer(buffer, np.int32, n_words, _HEADER.size),
         np.frombuffer(buffer, np.float32, n_words, _HEADER.size),
     )
+
+
+def _put_signals(signals: PassSignals, out: np.ndarray) -> None:
+    """n, value norm, then both attentions (n,) each."""
+    n = len(signals.frame_attention)
+    out[0], out[1] = n, signals.value_norm
+    out[2 : 2 + n] = signals.frame_attention
+    out[2 + n :] = signals.action_attention
+
+
+def _take_signals(words: np.ndarray) -> PassSignals:
+    n = int(words[0])
+    return PassSignals(words[2 : 2 + n], words[2 + n : 2 + 2 * n], float(words[1]))
 
 
 def _frame_fields(frame: FrameMeta) -> tuple[int, int, int, int]:

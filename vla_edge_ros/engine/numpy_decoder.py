@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from vla_edge_ros.engine.interface import FRAME_TOKENS
 from vla_edge_ros.engine.model_config import ACTION_ROWS, ModelConfig
 from vla_edge_ros.engine.weights import EMBEDDING, HEAD, WeightSource
 
@@ -81,6 +82,7 @@ class NumpyDecoder:
     def __init__(self, config: ModelConfig, weights: WeightSource, n_slots: int, max_tokens: int):
         self.config = config
         self.max_tokens = max_tokens
+        self._counted: tuple[int, np.ndarray] | None = None
         self.after_layer: Callable[[int, np.ndarray], None] | None = None
         self.weights = {name: np.empty(shape, np.float32) for name, shape in weight_buffers(config).items()}
         self._load(weights)
@@ -141,6 +143,14 @@ class NumpyDecoder:
         head = self.weights.get("head", self.weights["embed"][self.config.first_action :])
         return np.matmul(head, normed, out=self._work["logits"])
 
+    def count_attention(self, first_rank: int, out: np.ndarray | None) -> None:
+        """From now on add to `out` (n,) what each of n frame blocks from `first_rank` on is attended to.
+
+        It is the share of what a query gives out, the mean over layers and heads, summed over queries. None
+        ends it. The counting allocates scratch of its own.
+        """
+        self._counted = None if out is None else (first_rank, out)
+
     def forget(self, slots: np.ndarray) -> None:
         """Fill `slots` with NaN, so that whoever reads them shows it."""
         self.cached_keys[:, slots] = np.nan
@@ -191,6 +201,8 @@ class NumpyDecoder:
         scores -= row
         np.exp(scores, out=scores)
         np.add.reduce(scores, axis=2, out=row, keepdims=True)
+        if self._counted is not None:
+            self._count(scores, row)
         heads = _view(work["heads"], by_head)
         np.matmul(scores, values.transpose(1, 0, 2), out=heads)
         heads /= row
@@ -199,6 +211,14 @@ class NumpyDecoder:
         by_token = heads.reshape(config.num_attention_heads, n_tokens, config.head_dim).transpose(1, 0, 2)
         attended.reshape(by_token.shape)[:] = by_token
         return attended
+
+    def _count(self, weights: np.ndarray, totals: np.ndarray) -> None:
+        """Add up `weights` (KV heads, queries, ranks) over `totals` (KV heads, queries, 1) by frame block."""
+        first, out = self._counted
+        last = first + FRAME_TOKENS * len(out)
+        blocks = weights[..., first:last].reshape(*weights.shape[:2], len(out), FRAME_TOKENS).sum(axis=3)
+        n_sums = self.config.num_attention_heads * self.config.num_hidden_layers
+        out += (blocks / totals).sum(axis=(0, 1)) / n_sums
 
     def _mlp(self, layer: int, states: np.ndarray) -> None:
         """SwiGLU with its residual: down(silu(gate) * up)."""

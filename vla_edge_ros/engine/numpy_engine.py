@@ -20,6 +20,7 @@ from vla_edge_ros.engine.interface import (
     WorkResult,
     WorkStatus,
 )
+from vla_edge_ros.engine.key_summary import key_summary
 from vla_edge_ros.engine.model_config import ModelConfig
 from vla_edge_ros.engine.numpy_decoder import NumpyDecoder, kv_buffers, weight_buffers, work_buffers
 from vla_edge_ros.engine.pace import CannotEnd, Countdown, Pace
@@ -31,6 +32,7 @@ from vla_edge_ros.engine.vision import (
     vision_shapes,
 )
 from vla_edge_ros.engine.weights import open_weights, read_vision
+from vla_edge_ros.memory.signals import PassSignals
 from vla_edge_ros.perception.frame import FrameMeta
 
 
@@ -56,6 +58,7 @@ class NumpyEngine:
         self._vision: PatchEmbedding | None = None
         self._pixels = np.zeros((FRAME_HEIGHT, FRAME_WIDTH, 3), np.uint8)
         self._token = np.zeros(1, np.intp)
+        self._prompt_tokens = 0
         self._pace = Pace()
         self._result: WorkResult | None = None
         self._failure = ""
@@ -80,7 +83,9 @@ class NumpyEngine:
             backend="numpy",
             plan_id=_plan_id(),
             vocabulary_size=config.vocab_size,
-            embedding_size=config.hidden_size,
+            embedding_size=config.hidden_size
+            if spec.embedding == "pooled"
+            else FRAME_TOKENS * config.kv_size,
             account_bytes=account,
             notes=weights.notes,
         )
@@ -134,6 +139,7 @@ class NumpyEngine:
 
     def _fill_prompt(self, work: PromptWork) -> None:
         decoder = self.decoder
+        self._prompt_tokens = len(work.tokens)
         decoder.start(work.slots[:0])
         for first in range(0, len(work.tokens), decoder.max_tokens):
             chunk = slice(first, first + decoder.max_tokens)
@@ -164,7 +170,11 @@ class NumpyEngine:
         countdown.part_ended(now_ns())
         countdown.look(now_ns())
         decoder.start(work.context_slots)
+        attention = self._count_attention(len(work.context_slots))
         decoder.extend(states, work.frame_slots, layer_ended)
+        if self._spec.embedding == "key_summary":
+            result.embedding = key_summary(decoder.cached_keys[0, work.frame_slots])
+        by_frame = attention.astype(np.float32)
         countdown.part_ended(now_ns())
         n_actions = len(work.action_slots)
         result.tokens = np.zeros((1, n_actions), np.int32)
@@ -177,6 +187,17 @@ class NumpyEngine:
             if self._failure:
                 return
             countdown.part_ended(now_ns())
+        if self._spec.gives_signals:
+            values = decoder.cached_values[:, work.frame_slots]
+            by_action = (attention - by_frame).astype(np.float32)
+            result.signals = PassSignals(by_frame, by_action, float(np.linalg.norm(values, axis=2).mean()))
+
+    def _count_attention(self, n_context: int) -> np.ndarray:
+        """(n,) float64, where the decoder counts attention to each retained frame, if it does."""
+        n_frames = (n_context - self._prompt_tokens) // FRAME_TOKENS if self._spec.gives_signals else 0
+        attention = np.zeros(max(0, n_frames))
+        self.decoder.count_attention(self._prompt_tokens, attention if len(attention) else None)
+        return attention
 
     def _decode(
         self, step: int, slots: np.ndarray, result: WorkResult, layer_ended: Callable[[int], None]

@@ -46,7 +46,7 @@ def film_strip(policy: str, frames: list[FilmFrame], until_s: float, note: str =
             cells.append(f'<li class="gap"><span>{in_words(missing_s, 1, "s")}</span> forgotten</li>')
         alt = f"frame {frame.index} at {in_words(frame.time_s, 2, 's')}"
         cells.append(
-            f'<li><img src="{_data_url(frame.rgb)}" alt="{html.escape(alt)}" loading="lazy">'
+            f'<li><img src="{data_url(frame.rgb)}" alt="{html.escape(alt)}" loading="lazy">'
             f"<span>{in_words(frame.time_s, 2, 's')}</span></li>"
         )
     return (
@@ -77,7 +77,7 @@ def _axis(frames: list[FilmFrame], until_s: float, told: str) -> str:
     )
 
 
-def _data_url(rgb: np.ndarray) -> str:
+def data_url(rgb: np.ndarray) -> str:
     """A JPEG thumbnail; small pictures are enlarged in whole pixels, so that they stay what the model saw."""
     height, width = rgb.shape[:2]
     size = (_THUMBNAIL_WIDTH, max(1, round(height * _THUMBNAIL_WIDTH / width)))

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from vla_edge_ros.memory.policies import EvictionPolicy
-from vla_edge_ros.memory.similarity import NeighbourSimilarity
+from vla_edge_ros.memory.eviction_policy import EvictionPolicy
+from vla_edge_ros.memory.signals import PassSignals
 from vla_edge_ros.memory.slots import FRAME_TOKENS, MAX_ACTION_TOKENS, MemoryTooSmall, SlotPool
 from vla_edge_ros.perception.frame import FrameMeta
 
@@ -53,7 +53,7 @@ class FrameMemory:
     action_tokens: A, from 1 to 8.
     stride_ticks: a frame is retained where its pass began so many ticks after that of the last retained one;
         those between are attended to by their own action tokens and freed with them.
-    embedding_size: length of a pooled embedding; where it is None, the first retained frame fixes it.
+    embedding_size: length of a frame's embedding; where it is None, the first retained frame fixes it.
     Raises MemoryTooSmall when not even one frame fits without a prompt.
     """
 
@@ -86,9 +86,9 @@ class FrameMemory:
         self._action_tokens = action_tokens
         self._pass_tick = 0
         self._last_retained_tick: int | None = None
-        self._similarity: NeighbourSimilarity | None = None
+        self._embedding_size: int | None = None
         if embedding_size is not None:
-            self._similarity = NeighbourSimilarity(self._capacity(0), embedding_size)
+            self._prepare(embedding_size)
         self.set_prompt(0)
 
     def set_prompt(self, n_tokens: int) -> np.ndarray:
@@ -99,8 +99,8 @@ class FrameMemory:
         """
         self.capacity_frames = self._capacity(n_tokens)
         self.frames.clear()
-        if self._similarity is not None:
-            self._similarity.clear()
+        if self._embedding_size is not None:
+            self.policy.clear()
         self._has_block = False
         self._last_retained_tick = None
         self._prompt_tokens = n_tokens
@@ -112,7 +112,7 @@ class FrameMemory:
         """Evict by policy until one more frame fits, and set its block aside as `frame_slots`."""
         self._pass_tick = tick
         evicted = []
-        while victim := self.policy.choose_victim(len(self.frames), self.neighbour_cosines, self._is_full):
+        while victim := self.policy.choose_victim(len(self.frames), self._is_full):
             evicted.append(self._evict(victim.place, tick, victim.reason))
         self.journal.extend(evicted)
         if not self._has_block:
@@ -140,25 +140,25 @@ class FrameMemory:
         """(A,) int32: where a pass puts its action-start token and its first A - 1 action tokens."""
         return self._reserved[: self._action_tokens]
 
-    @property
-    def neighbour_cosines(self) -> np.ndarray:
-        """(n - 1,) float64: entry i is the cosine of the embeddings of retained frames i and i + 1."""
-        return self._similarity.cosines if self._similarity is not None else np.zeros(0)
-
-    def retain(self, meta: FrameMeta, embedding: np.ndarray, tick: int) -> bool:
+    def retain(
+        self, meta: FrameMeta, embedding: np.ndarray, tick: int, signals: PassSignals | None = None
+    ) -> bool:
         """Keep the frame that a pass has written to `frame_slots`, as the newest one, if a stride is over.
 
-        embedding: (embedding_size,) float32. Returns whether the frame was kept; the first one after a
-        prompt always is. Raises RuntimeError before `make_room`, ValueError for an embedding of another size
-        or with values that are not finite; nothing is retained then.
+        embedding: (embedding_size,) float32. signals: what the pass paid attention to among the frames that
+        were there before, from an engine that tells; the policy hears those of passes that are kept. Returns
+        whether the frame was kept; the first one after a prompt always is. Raises RuntimeError before
+        `make_room`, ValueError for an embedding of another size or with values that are not finite; nothing
+        is retained then.
         """
         self._require_block()
         last = self._last_retained_tick
         if last is not None and self._pass_tick - last < self.stride_ticks:
             return False
-        if self._similarity is None:
-            self._similarity = NeighbourSimilarity(self._capacity(0), embedding.size)
-        self._similarity.append(embedding)
+        if self._embedding_size is None:
+            self._prepare(embedding.size)
+        self._check(embedding)
+        self.policy.observe(meta, embedding, signals)
         self._context[self._n_context : self._n_context + FRAME_TOKENS] = self._block
         self.frames.append(RetainedFrame(meta, tick))
         self._last_retained_tick = self._pass_tick
@@ -193,8 +193,22 @@ class FrameMemory:
         end = self._n_context + FRAME_TOKENS
         self._context[start : end - FRAME_TOKENS] = self._context[start + FRAME_TOKENS : end]
         self._pool.give_back(slots)
-        self._similarity.remove(place)
+        self.policy.forget(place)
         return Evicted(tick, self.policy.name, frame.meta, reason, slots)
+
+    def _prepare(self, embedding_size: int) -> None:
+        self._embedding_size = embedding_size
+        self.policy.prepare(self._capacity(0), embedding_size)
+
+    def _check(self, embedding: np.ndarray) -> None:
+        if embedding.shape != (self._embedding_size,):
+            raise ValueError(
+                f"an embedding has shape {embedding.shape}; this memory takes ({self._embedding_size},)"
+            )
+        if not np.isfinite(embedding).all():
+            raise ValueError(
+                "an embedding holds a value that is not finite; the engine that made it is broken"
+            )
 
     def _require_block(self) -> None:
         if not self._has_block:

@@ -23,10 +23,12 @@ from vla_edge_ros.evaluation.recorded_run import RecordedRun
 from vla_edge_ros.evaluation.report import write_report
 from vla_edge_ros.evaluation.summary import summary_table
 from vla_edge_ros.evaluation.virtual_run import replay_recorded
-from vla_edge_ros.memory.policies import POLICIES
 from vla_edge_ros.nodes.live_run import LiveRun, run_live
 from vla_edge_ros.parameters import validate_all
 from vla_edge_ros.share import share_directory
+
+COMPARED = ("fifo", "sliding_window", "semantic", "novelty")
+"""Policies that the demo replays beside the node's own; `vla-edge evaluate` compares all of them."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -80,7 +82,7 @@ def _evaluate(
     live = run_document.outcome(recorded.ticks)
     strips: dict[str, list[FilmFrame]] = {}
     evictions: dict[str, int] = {}
-    for policy in POLICIES:
+    for policy in dict.fromkeys((*COMPARED, values["memory.policy"])):
         with console.status(f"replaying under {policy}"):
             variant = values | recorded.engine_plan() | {"memory.policy": policy}
             replayed = replay_recorded(bag, topic.name, variant, recorded)

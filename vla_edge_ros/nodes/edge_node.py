@@ -3,7 +3,7 @@
 Subscribes  image (sensor_msgs/Image, or CompressedImage where `camera.is_compressed`), instruction
             (std_msgs/String), joint_states (sensor_msgs/JointState)
 Publishes   the policy's action groups (~/trajectory, ~/command), ~/tick (every tick),
-            ~/telemetry/NAME (every tick), /diagnostics (1 Hz)
+            ~/telemetry/NAME (every tick), /diagnostics (1 Hz), ~/memory_strip (1 Hz, where it is watched)
 Services    ~/enable (std_srvs/SetBool), ~/reset_memory (std_srvs/Trigger)
 States      configure loads the model into a process of its own and checks the memory budget; activate
             starts the ticks, disabled: decisions but no commands until ~/enable; deactivate stops motion.
@@ -18,6 +18,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import rclpy
 from rcl_interfaces.msg import SetParametersResult
 from rclpy.clock import JumpThreshold, TimeJump
@@ -49,12 +50,14 @@ from vla_edge_ros.engine.interface import EngineInfo
 from vla_edge_ros.engine.process import ProcessEngine
 from vla_edge_ros.errors import UserError
 from vla_edge_ros.nodes import diagnostics, parameters
+from vla_edge_ros.nodes.memory_strip import MemoryStrip
 from vla_edge_ros.nodes.messages import warm_up
 from vla_edge_ros.nodes.sink import RosSink
 from vla_edge_ros.nodes.supervisor import EngineSupervisor
 from vla_edge_ros.parameters import defaults
 from vla_edge_ros.perception.camera import CameraPipeline
 from vla_edge_ros.perception.frame_buffer import FrameBuffer
+from vla_edge_ros.perception.frame_log import THUMBNAIL_SHAPE, FrameLog, thumbnail
 from vla_edge_ros.perception.refusal import Refusal
 
 try:
@@ -219,8 +222,17 @@ class EdgeNode(LifecycleNode):
         self._supervisor = self._keep(
             EngineSupervisor(self._engine, values["engine.restart_limit"], self.get_logger(), self._post)
         )
+        self._thumbnails = FrameLog(thumbnail, THUMBNAIL_SHAPE, np.uint8)
+        self._signatures = settings.signature_log(values)
         self._controller = settings.build_controller(
-            values, policy, self._steady_clock, self._engine, info, self._frames, self._supervisor.replace
+            values,
+            policy,
+            self._steady_clock,
+            self._engine,
+            info,
+            self._frames,
+            self._supervisor.replace,
+            self._signatures,
         )
         for warning in self._controller.planner.warnings:
             self.get_logger().warning(warning)
@@ -249,6 +261,7 @@ class EdgeNode(LifecycleNode):
             settings.resizer(values),
             settings.stamp_watch(values),
             self.resolve_topic_name("image"),
+            [log for log in (self._thumbnails, self._signatures) if log is not None],
         )
         image_type = CompressedImage if values["camera.is_compressed"] else Image
         newest = QoSProfile(depth=1, reliability=qos_profile_sensor_data.reliability)
@@ -294,6 +307,7 @@ class EdgeNode(LifecycleNode):
             self._recorder,
         )
         self._releases.append(diagnostics.DiagnosticsPublisher(self, sections).destroy)
+        self._releases.append(MemoryStrip(self, self._controller.memory, self._thumbnails).destroy)
 
     # Callbacks
 

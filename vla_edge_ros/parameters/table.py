@@ -1,5 +1,6 @@
 """Every parameter of `vla_edge_node`, in the order in which the docs show them."""
 
+from vla_edge_ros.memory.policies import EMBEDDINGS, POLICIES
 from vla_edge_ros.parameters.parameter import Parameter
 
 CAMERA = (
@@ -173,8 +174,23 @@ MEMORY = (
         "semantic",
         "Which retained frame is forgotten when room is needed. `fifo`: the oldest. `sliding_window`: the "
         "oldest beyond `memory.window_frames`. `semantic`: of the two neighbours in time that look most "
-        "alike, the older. The prompt and the newest frame are never forgotten.",
-        allowed=("fifo", "sliding_window", "semantic"),
+        "alike, the older. `random`: any. `uniform_stride`: the one whose neighbours are nearest in time. "
+        "`sinks_recent`: the oldest behind the first four. `temporal_redundancy`: the one most like the "
+        "newest. `novelty`: the one most like any other. Of the NumPy engine alone: `heavy_hitter`, the one "
+        "attended to least so far; `instruction_attention`, the one that the last actions attended to least; "
+        "`value_norm`, the one of the shortest values. The prompt and the newest frame are never "
+        "forgotten. docs/forgetting.md compares them.",
+        allowed=POLICIES,
+    ),
+    Parameter(
+        "memory.embedding",
+        "auto",
+        "By what frames are compared. `pooled`: the mean of the engine's patch embeddings, the reference's; "
+        "it sees exposure and hardly motion. `patch_signature`: brightness and colour patch by patch, which "
+        "sees motion and not exposure; it adds 0.05 ms to the camera callback. `key_summary`: the first "
+        "layer's keys, patch by patch, of the NumPy engine alone. `auto`: patch_signature for `novelty` and "
+        "`temporal_redundancy`, else pooled.",
+        allowed=("auto", *EMBEDDINGS),
     ),
     Parameter(
         "memory.window_frames",

@@ -1,6 +1,7 @@
 """From a camera's callback to the frame buffer, whatever the message holds."""
 
 import zlib
+from collections.abc import Sequence
 
 import cv2
 import numpy as np
@@ -9,6 +10,7 @@ from vla_edge_ros.errors import one_line
 from vla_edge_ros.perception.decode import decode
 from vla_edge_ros.perception.frame import FrameMeta
 from vla_edge_ros.perception.frame_buffer import FrameBuffer
+from vla_edge_ros.perception.frame_log import FrameLog
 from vla_edge_ros.perception.message import header_stamp_ns
 from vla_edge_ros.perception.refusal import ImageRefused, Refusal, RefusalKind
 from vla_edge_ros.perception.resize import Resizer
@@ -21,13 +23,21 @@ class CameraPipeline:
     received: messages so far = published + withheld + all of `refused`.
     withheld: whole frames that were not new (a repeated stamp, a frozen picture).
     refused: messages by kind of refusal. last_refusal: the newest one, or None.
+    logs: where each frame is put down before it is published.
     is_frozen: whether the newest whole frame was one of a frozen camera.
 
     OpenCV is set to one thread for the process: a picture of this size gains nothing from more, and they
     would take the cores that the tick thread and the engine run on.
     """
 
-    def __init__(self, buffer: FrameBuffer, resizer: Resizer, watch: StampWatch, topic: str):
+    def __init__(
+        self,
+        buffer: FrameBuffer,
+        resizer: Resizer,
+        watch: StampWatch,
+        topic: str,
+        logs: Sequence[FrameLog] = (),
+    ):
         cv2.setNumThreads(1)
         self.topic = topic
         self.watch = watch
@@ -36,6 +46,7 @@ class CameraPipeline:
         self.last_refusal: Refusal | None = None
         self.is_frozen = False
         self._buffer = buffer
+        self._logs = logs
         self._resizer = resizer
         self._frame = np.empty((resizer.height, resizer.width, 3), np.uint8)
         self._decoded: np.ndarray | None = None
@@ -55,8 +66,7 @@ class CameraPipeline:
             verdict = self.watch.observe(stamp_ns, receipt_ns, ros_now_ns, zlib.crc32(self._frame))
             self.is_frozen = verdict.is_frozen
             if verdict.is_new:
-                self._buffer.write(self._frame, stamp_ns, verdict.capture_ns, receipt_ns)
-                self.published += 1
+                self._publish(stamp_ns, verdict.capture_ns, receipt_ns)
             else:
                 self.withheld += 1
             return verdict
@@ -70,8 +80,13 @@ class CameraPipeline:
         rgb = decode(message, self.topic)
         self._resizer.resize(rgb, self._frame)
         self.received += 1
+        self._publish(meta.stamp_ns, meta.capture_ns, meta.receipt_ns)
+
+    def _publish(self, stamp_ns: int, capture_ns: int, receipt_ns: int) -> None:
+        for log in self._logs:
+            log.put(self._buffer.next_index, self._frame)
+        self._buffer.write(self._frame, stamp_ns, capture_ns, receipt_ns)
         self.published += 1
-        self._buffer.write(self._frame, meta.stamp_ns, meta.capture_ns, meta.receipt_ns)
 
     def _refuse(self, kind: RefusalKind, reason: str) -> Refusal:
         self.refused[kind] += 1

@@ -104,13 +104,18 @@ class FrameBuffer:
             os.close(own_fd)
             raise
 
+    @property
+    def next_index(self) -> int:
+        """The index that the next `write` returns; for the one writer."""
+        return atomics.load_acquire(self._version_address) + 1
+
     def write(self, pixels: np.ndarray, stamp_ns: int, capture_ns: int, receipt_ns: int) -> int:
         """Publish `pixels` (height, width, 3) uint8 RGB and return its index; never waits for a reader.
 
         Raises ValueError for another shape or type, or after `close`; nothing is published then.
         """
         self._check(pixels)
-        index = atomics.load_acquire(self._version_address) + 1
+        index = self.next_index
         atomics.fence()
         np.copyto(self._pixels[index % 2], pixels)
         _META.pack_into(self._map, META_OFFSETS[index % 2], index, stamp_ns, capture_ns, receipt_ns)

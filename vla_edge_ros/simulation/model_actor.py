@@ -5,6 +5,7 @@ import numpy as np
 from vla_edge_ros.actions.policy import Policy
 from vla_edge_ros.actions.tokens import detokenise
 from vla_edge_ros.control import settings
+from vla_edge_ros.control.work import embedding_of
 from vla_edge_ros.engine.factory import make_engine
 from vla_edge_ros.engine.interface import EngineError, FrameWork, PromptWork, WorkResult, WorkStatus
 from vla_edge_ros.parameters import validate_all
@@ -36,7 +37,8 @@ class ModelActor:
         self._frames = FrameBuffer.create()
         self._engine = make_engine(settings.engine_spec(values, n_actions), self._frames)
         self._info = self._engine.configure()
-        self.memory = settings.frame_memory(values, n_actions, self._info.embedding_size)
+        self._signatures = settings.signature_log(values)
+        self.memory = settings.frame_memory(values, n_actions, self._info, self._signatures)
         self._values = values
         self._work_id = 0
         self.begin()
@@ -57,13 +59,15 @@ class ModelActor:
     def run_pass(self, observation: Observation) -> WorkResult:
         """Have the engine see the observation's frame, and retain it if it is due."""
         tick = observation.tick
+        if self._signatures is not None:
+            self._signatures.put(self._frames.next_index, observation.frame)
         self._frames.write(observation.frame, 0, tick, tick)
         for evicted in self.memory.make_room(tick):
             self._engine.evict(evicted.slots)
         memory = self.memory
         work = FrameWork(self._next_id(), memory.context_slots(), memory.frame_slots, memory.action_slots)
         result = self._run(work)
-        memory.retain(result.frame, result.embedding, tick)
+        memory.retain(result.frame, embedding_of(result, self._signatures), tick, result.signals)
         return result
 
     def close(self) -> None:

@@ -1,0 +1,172 @@
+"""`vla-edge evaluate` from the command line to the page in a browser."""
+
+import json
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from recorded import write_rosbag2
+
+from vla_edge_ros import cli
+from vla_edge_ros.evaluation.forgetting import command
+from vla_edge_ros.evaluation.forgetting.footage import recordings_in
+from vla_edge_ros.share import share_directory
+
+SAMPLE = share_directory() / "recordings/sample"
+SMALL = ("--policies", "fifo,novelty", "--capacities", "3", "--seeds", "2", "--frames", "10")
+
+
+def evaluate(*words) -> int:
+    return cli.main(["evaluate", *map(str, words)])
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    out = tmp_path_factory.mktemp("evaluate")
+    assert evaluate(SAMPLE, *SMALL, "--workers", 2, "--out", out, "--report", out / "page.html") == 0
+    return out
+
+
+def test_it_leaves_rows_figures_and_a_page(finished):
+    rows = [json.loads(line) for line in (finished / "rows.jsonl").read_text().splitlines()]
+    assert {(r["bag"], r["policy"], r["capacity"], r["seed"]) for r in rows} == {
+        ("sample", policy, 3, seed) for policy in ("fifo", "novelty") for seed in (0, 1)
+    }
+    assert all(r["evictions"] == 7 and len(r["eviction_us"]) == 7 for r in rows)
+    document = json.loads((finished / "forgetting.json").read_text())
+    assert set(document["policies"]) == {"fifo", "novelty"}
+    assert document["policies"]["fifo"]["needle_recall"] == 0.0
+    assert all(figures["victim_us_p99"] > 0 for figures in document["policies"].values())
+    assert document["machine"]
+
+
+def test_a_second_run_computes_nothing_twice(finished, monkeypatch, capsys):
+    before = (finished / "rows.jsonl").read_text()
+    monkeypatch.setattr(command, "run_local", lambda jobs, *_: iter(() if not jobs else pytest.fail("again")))
+    assert evaluate(SAMPLE, *SMALL, "--out", finished, "--report", finished / "page.html") == 0
+    assert (finished / "rows.jsonl").read_text() == before
+    assert "4 trials, of which 4 are there already" in capsys.readouterr().out
+
+
+def test_the_same_job_gives_the_same_row_but_for_its_times(finished, tmp_path):
+    words = ("--policies", "novelty", "--capacities", "3", "--seeds", "1", "--frames", "10")
+    assert evaluate(SAMPLE, *words, "--workers", 1, "--out", tmp_path) == 0
+    (again,) = (json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines())
+    rows = [json.loads(line) for line in (finished / "rows.jsonl").read_text().splitlines()]
+    (first,) = (r for r in rows if (r["policy"], r["seed"]) == ("novelty", 0))
+    assert {**again, "eviction_us": 0} == {**first, "eviction_us": 0}
+
+
+def test_an_interrupted_run_keeps_its_rows_and_goes_on(tmp_path):
+    words = [SAMPLE, "--policies", "fifo", "--capacities", "3", "--frames", "10", "--workers", "1"]
+    argv = [sys.executable, "-m", "vla_edge_ros.cli", "evaluate", *words, "--seeds", "200", "--out", tmp_path]
+    run = subprocess.Popen([str(word) for word in argv], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    rows = tmp_path / "rows.jsonl"
+    deadline = time.monotonic() + 60
+    while not (rows.exists() and rows.read_text().count("\n") >= 3) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    run.send_signal(signal.SIGINT)
+    assert run.wait(timeout=20) == 130, run.stderr.read()
+    kept = rows.read_text().splitlines()
+    assert 3 <= len(kept) < 200
+    assert evaluate(*words, "--seeds", len(kept) + 1, "--out", tmp_path) == 0
+    after = rows.read_text().splitlines()
+    assert after[: len(kept)] == kept and len(after) == len(kept) + 1
+
+
+def test_the_page_needs_nothing_from_anywhere(finished):
+    page = (finished / "page.html").read_text()
+    links = set(re.findall(r'(?:src|href)="([^"#]+)|url\(([^#)]{1,20})', page))
+    assert {link[0] or link[1] for link in links} <= {"data:image/jpeg;base"}
+    assert "<script" not in page
+
+
+def test_a_browser_shows_the_page(finished, tmp_path):
+    browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if browser is None:
+        pytest.skip("no Chromium is installed")
+    flags = [
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        f"--user-data-dir={tmp_path}",
+        "--virtual-time-budget=3000",
+    ]
+    shown = subprocess.run(
+        [browser, *flags, "--dump-dom", (finished / "page.html").as_uri()],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert shown.returncode == 0
+    assert shown.stdout.count("<svg") == 4
+    # Three moments of each of two policies, of a memory of three frames.
+    assert shown.stdout.count('<i class="b0f') == 2 * 3 * 3
+
+
+def test_an_unknown_policy_is_refused_with_the_known_ones(capsys):
+    with pytest.raises(SystemExit) as ended:
+        evaluate(SAMPLE, "--policies", "fifo,lru")
+    assert ended.value.code == 2
+    assert "'lru' is no policy: known are fifo, sliding_window, semantic," in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("--capacities", "0"), "'0': wanted a whole number from 1"),
+        (("--seeds", "x"), "'x': wanted a whole number from 1"),
+        (("--policies", ","), "',' is no policy"),
+    ],
+)
+def test_odd_numbers_are_refused_by_their_option(words, complaint, capsys):
+    with pytest.raises(SystemExit):
+        evaluate(SAMPLE, *words)
+    assert complaint in capsys.readouterr().err
+
+
+def test_a_memory_that_would_forget_nothing_is_refused(tmp_path, capsys):
+    assert evaluate(SAMPLE, "--capacities", 32, "--frames", 32, "--out", tmp_path) == 2
+    assert "nothing would be forgotten" in capsys.readouterr().err
+
+
+def test_a_recording_without_images_is_named_and_the_others_go_on(tmp_path, capsys):
+    folder = tmp_path / "bags"
+    folder.mkdir()
+    write_rosbag2(folder / "good", n_images=12)
+    write_rosbag2(folder / "silent", n_images=0)
+    words = ("--policies", "fifo", "--capacities", "3", "--seeds", "1", "--frames", "8", "--workers", "1")
+    assert evaluate(folder, *words, "--out", tmp_path / "out") == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "silent" in printed
+    assert json.loads((tmp_path / "out/forgetting.json").read_text())["bags"] == ["good"]
+
+
+def test_a_recording_that_fits_into_memory_is_named_and_left_out(tmp_path, capsys):
+    write_rosbag2(tmp_path / "short", n_images=4)
+    assert evaluate(tmp_path / "short", "--capacities", "4", "--frames", "8", "--out", tmp_path / "out") == 2
+    assert "its 4 images fit into a memory of 4: nothing is forgotten" in capsys.readouterr().err
+
+
+def test_every_recording_of_a_folder_is_taken_and_a_lone_file_beside_them_too(shared):
+    names = [path.name for path in recordings_in(shared / "recordings")]
+    assert {"bridge_widowx", "street_zstd", "soccer_sim", "aruco_marker_ros1.bag"} <= set(names)
+    assert "README.md" not in names
+    assert recordings_in(shared / "recordings/street_raw") == [shared / "recordings/street_raw"]
+
+
+def test_nothing_but_recordings_without_images_is_refused(tmp_path, capsys):
+    write_rosbag2(tmp_path / "silent", n_images=0)
+    assert evaluate(tmp_path / "silent", *SMALL, "--out", tmp_path / "out") == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_folder_without_recordings_is_refused(tmp_path, capsys):
+    (tmp_path / "empty").mkdir()
+    assert evaluate(tmp_path / "empty", *SMALL, "--out", tmp_path / "out") == 2
+    assert str(Path(tmp_path / "empty")) in capsys.readouterr().err

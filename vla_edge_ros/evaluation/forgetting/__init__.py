@@ -1,0 +1,1 @@
+"""Forgetting measured: policies against an oracle, over recordings, capacities and seeds."""

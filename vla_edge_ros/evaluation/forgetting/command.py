@@ -1,0 +1,224 @@
+"""`vla-edge evaluate`: recordings x policies x capacities x seeds, in processes of this machine or on Ray."""
+
+import argparse
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import astuple
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from vla_edge_ros import output
+from vla_edge_ros.errors import UserError
+from vla_edge_ros.evaluation.bags import BagRefused
+from vla_edge_ros.evaluation.forgetting import results
+from vla_edge_ros.evaluation.forgetting.footage import read_footage, recordings_in
+from vla_edge_ros.evaluation.forgetting.jobs import Job, Plan, load_footage, run_job, save_footage
+from vla_edge_ros.evaluation.forgetting.page import page
+from vla_edge_ros.evaluation.forgetting.pool import run_local, run_on_ray
+from vla_edge_ros.evaluation.run_document import machine
+from vla_edge_ros.figures import in_words
+from vla_edge_ros.memory.benchmark import FULL_EMBEDDING, eviction_cost_us
+from vla_edge_ros.memory.policies import POLICIES
+
+ROWS, FIGURES, TABLE = "rows.jsonl", "forgetting.json", "rows.parquet"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("recordings", nargs="+", type=Path, help="recordings, or folders of them")
+    parser.add_argument(
+        "--policies", type=_policies, default=POLICIES, help="eviction policies by commas (default: all)"
+    )
+    parser.add_argument(
+        "--capacities", type=_counts, default=(4, 8, 16), help="frames of memory (default: 4,8,16)"
+    )
+    parser.add_argument("--seeds", type=_count, default=20, help="seeds from 0 on (default: %(default)s)")
+    parser.add_argument("--frames", type=_count, default=32, help="passes of a trial (default: %(default)s)")
+    parser.add_argument("--model", default="tiny", help="preset or Hugging Face folder (default: tiny)")
+    parser.add_argument(
+        "--no-positions", action="store_true", help="turn RoPE off: a control, see docs/forgetting.md"
+    )
+    parser.add_argument("--workers", type=_count, default=os.cpu_count(), help="processes (default: cores)")
+    parser.add_argument("--address", help="a Ray cluster instead of processes: `auto`, or HOST:PORT")
+    parser.add_argument(
+        "--out", type=Path, default=Path("out/evaluate"), help="folder of rows; a run that is there goes on"
+    )
+    parser.add_argument(
+        "--report", type=Path, metavar="PATH", help="page to write (default: OUT/report.html)"
+    )
+    parser.add_argument(
+        "--parquet", action="store_true", help="also write the rows as Parquet (needs pyarrow)"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    console = Console()
+    report_path = args.report or args.out / "report.html"
+    for path in (args.out / ROWS, args.out / FIGURES, report_path):
+        output.prepare(path)
+    if args.parquet:
+        import pyarrow  # noqa: F401 - missing, it is said before the work begins
+    for capacity in args.capacities:
+        if capacity >= args.frames:
+            raise UserError(
+                f"--capacities {capacity}: with --frames {args.frames} nothing would be forgotten; "
+                "ask for fewer frames of memory, or longer trials"
+            )
+    with results.RowFile(args.out / ROWS) as rows:
+        return _evaluate(args, rows, report_path, console)
+
+
+def _evaluate(args: argparse.Namespace, rows: results.RowFile, report_path: Path, console: Console) -> int:
+    plan = Plan(args.model, args.frames, has_positions=not args.no_positions)
+    stored, refused = _read_recordings(args.recordings, args.out, max(args.capacities), console)
+    jobs = list(_missing(plan, stored, args, {results.key_of(row) for row in rows.rows}))
+    n_cells = len(stored) * len(args.capacities) * args.seeds * len(args.policies)
+    n_missing = sum(len(job.policies) for job in jobs)
+    console.print(f"{n_cells} trials, of which {n_cells - n_missing} are there already", highlight=False)
+    errors = [f"{job.name}: {error}" for job, error in _work(jobs, rows, args, console)]
+    wanted = {*_keys(plan, stored, args)}
+    own = [row for row in rows.rows if results.key_of(row) in wanted]
+    if not own:
+        raise UserError(f"no trial came to an end: {errors[0] if errors else 'nothing was asked for'}")
+    document = {"machine": machine(), **results.document(own)}
+    for name, figures in document["policies"].items():
+        cost = eviction_cost_us(name, FULL_EMBEDDING)["choose"]
+        figures |= {"victim_us_p50": cost["p50"], "victim_us_p99": cost["p99"]}
+    output.write_text(args.out / FIGURES, json.dumps(document, indent=1))
+    if args.parquet:
+        results.write_parquet(args.out / TABLE, own)
+    title = f"Forgetting: {len(document['policies'])} policies on {len(stored)} recordings"
+    model = plan.model if plan.has_positions else f"{plan.model} without positions"
+    facts = (
+        f"{', '.join(document['bags'])} · model {model} · {document['seeds']} seeds · {plan.frames} frames a "
+        f"trial · memories of {', '.join(map(str, document['capacities']))} frames"
+    )
+    footage = {name: load_footage(path) for name, path in stored.items()}
+    output.write_text(report_path, page(title, facts, own, document, footage))
+    console.print(_table(document))
+    console.print(f"written: {args.out / FIGURES} and {report_path}", soft_wrap=True, highlight=False)
+    for line in (*refused, *errors):
+        console.print(line, style="yellow", highlight=False, markup=False, soft_wrap=True)
+    return 1 if errors else 0
+
+
+def _read_recordings(
+    paths: list[Path], out: Path, most: int, console: Console
+) -> tuple[dict[str, Path], list[str]]:
+    """By name, the stored footage of each recording of more than `most` images; and a line for each other.
+
+    Raises BagRefused where none can be used, UserError where two have the same name.
+    """
+    stored: dict[str, Path] = {}
+    refused: list[str] = []
+    last: BagRefused | None = None
+    for path in (recording for given in paths for recording in recordings_in(given)):
+        name = path.resolve().name
+        if name in stored:
+            raise UserError(f"{path}: there is another recording named {name}: give each a name of its own")
+        file = out / "footage" / f"{name}.npz"
+        if not file.exists():
+            file.parent.mkdir(exist_ok=True)
+            try:
+                with console.status(f"reading {name}"):
+                    footage = read_footage(path)
+            except BagRefused as error:
+                last = error
+                refused.append(str(error))
+                continue
+            partial = file.with_suffix(".part")
+            save_footage(partial, footage)
+            partial.rename(file)
+        n_images = len(load_footage(file).times_s)
+        if n_images > most:
+            stored[name] = file
+        else:
+            refused.append(f"{path}: its {n_images} images fit into a memory of {most}: nothing is forgotten")
+    if not stored and last is not None:
+        raise last
+    if not stored:
+        raise UserError(refused[0] if refused else "no recording was named")
+    return stored, refused
+
+
+def _missing(
+    plan: Plan, stored: dict[str, Path], args: argparse.Namespace, done: set[tuple]
+) -> Iterator[Job]:
+    for seed in range(args.seeds):
+        for name, file in stored.items():
+            for capacity in args.capacities:
+                policies = tuple(
+                    policy for policy in args.policies if _key(plan, name, policy, capacity, seed) not in done
+                )
+                if policies:
+                    yield Job(plan, name, str(file.resolve()), seed, capacity, policies)
+
+
+def _keys(plan: Plan, stored: dict[str, Path], args: argparse.Namespace) -> Iterator[tuple]:
+    for job in _missing(plan, stored, args, set()):
+        for policy in job.policies:
+            yield _key(plan, job.bag, policy, job.capacity, job.seed)
+
+
+def _key(plan: Plan, bag: str, policy: str, capacity: int, seed: int) -> tuple:
+    return (bag, policy, capacity, seed, *astuple(plan))
+
+
+def _work(
+    jobs: list[Job], rows: results.RowFile, args: argparse.Namespace, console: Console
+) -> Iterator[tuple[Job, str]]:
+    """Have the jobs done and their rows written; yields each that was given up, and why."""
+    outcomes = (
+        run_on_ray(jobs, run_job, args.address)
+        if args.address is not None
+        else run_local(jobs, run_job, args.workers)
+    )
+    with Progress(console=console) as progress:
+        task = progress.add_task("trials", total=sum(len(job.policies) for job in jobs))
+        for outcome in outcomes:
+            rows.append(outcome.rows)
+            progress.advance(task, len(outcome.job.policies))
+            if outcome.error:
+                yield outcome.job, outcome.error
+
+
+def _table(document: dict) -> Table:
+    table = Table(box=None)
+    for head in ("policy", "regret, rank", "regret, nats", "KL, nats", "recall", "coverage", "us, p99"):
+        table.add_column(head, justify="left" if head == "policy" else "right")
+    for name, figures in document["policies"].items():
+        table.add_row(
+            name,
+            in_words(figures["regret_rank_mean"], 3),
+            in_words(figures["regret_mean"], 3),
+            in_words(figures["kl_mean"], 3),
+            in_words(figures["needle_recall"], 2),
+            in_words(figures["coverage_mean"], 2),
+            in_words(figures["eviction_us_p99"], 0),
+        )
+    return table
+
+
+def _policies(text: str) -> tuple[str, ...]:
+    if text == "all":
+        return POLICIES
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    unknown = [name for name in names if name not in POLICIES]
+    if unknown or not names:
+        raise argparse.ArgumentTypeError(
+            f"{(unknown or [text])[0]!r} is no policy: known are {', '.join(POLICIES)}, or all"
+        )
+    return names
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    return tuple(sorted({_count(part) for part in text.split(",")}))
+
+
+def _count(text: str) -> int:
+    if not text.strip().isdecimal() or not 1 <= int(text) <= 100_000:
+        raise argparse.ArgumentTypeError(f"{text!r}: wanted a whole number from 1 to 100000")
+    return int(text)
