@@ -1,16 +1,18 @@
 // Greedy decoding of up to 8 action tokens, one persistent launch for all steps and layers.
 //
 // Shapes: one token at a time; stream float32 [HIDDEN], operands bf16, KV bf16, accumulation float32.
-// Geometry: GRID blocks (at most one a multiprocessor) x 256 threads, launched cooperatively. Each block owns the
-//   same rows of every projection and, for attention, splits of 64 ranks of one KV head.
+// Geometry: GRID blocks (at most one a multiprocessor) x 256 threads and a ninth warp that feeds the weight ring,
+//   launched cooperatively. Each block owns the same rows of every projection and, for attention, splits of 64 ranks
+//   of one KV head.
 // Bound by: device memory. A step reads every weight and every valid key and value once. The weight ring runs
 //   ahead through the six exchanges of a layer (QKV, split attention, combination, output, gate/up, down), so
 //   their latency costs nothing as long as they take less time than the ring takes to fill.
-// Order of summation: k-steps within a warp (every fourth together), then warps 0..7; splits of 64 ranks at fixed
-//   ranks, combined in a fixed tree. A token is column 0 of an n = 8 product, so several tokens in the other
-//   columns would give the same bits; rows are independent, so any grid does.
+// Order of summation: k-steps within a warp (every fourth of a tile together, in down every fourth of each stage),
+//   then warps 0..7; splits of 64 ranks at fixed ranks, combined in a fixed tree. Grid and stage bytes decide down's
+//   stages, and nothing else of it. A token is column 0 of an n = 8 product: several in the others, the same bits.
 #define READ_ANEW
-#include "device.cuh"
+#include "ring.cuh"
+#include "words.cuh"
 #include "workspace.cuh"
 
 // Copies in flight in a block. Few delay the blocks' exchanges least: their words wait in the same queues. While
@@ -22,14 +24,18 @@
 #define EXCHANGE_COPIES 1
 #endif
 
+
+static_assert(EXCHANGE_COPIES <= STREAM_COPIES && STREAM_COPIES <= RING_SLOTS, "more copies in flight than places for them");
+
 // The block's stages in the order of reading: for each step the layers, then the head.
 struct Cursor {
     const Program<Head>& program;
     const Arguments& p;
     int steps_left, layer = 0, next = 0;
 
-    __device__ __forceinline__ bool take(const char*& from, u32& bytes) {
-        if (steps_left == 0) return false;
+    __device__ __forceinline__ bool is_ended() const { return steps_left == 0; }
+    __device__ __forceinline__ bool is_open() const { return true; }
+    __device__ __forceinline__ void take(const char*& from, u32& bytes) {
         const Stage stage = program.stages[next];
         bytes = stage.bytes * WARPS;
         from = (stage.is_ranked ? p.ranked + layer * RANKED_LAYER_BYTES : p.weights + layer * LAYER_BYTES) + stage.offset;
@@ -42,12 +48,8 @@ struct Cursor {
                 next = program.n_layer;
             }
         }
-        return true;
     }
 };
-
-// The eight computing warps meet.
-__device__ __forceinline__ void meet_workers() { asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory"); }
 
 constexpr int STEPS = Qkv::WARP_STEPS;     // k-steps of a warp in every projection but the last of a layer
 constexpr int MOST_TILES = max_of(max_of(Qkv::TILES, GateUp::TILES), max_of(Output::TILES, max_of(Down::TILES, Head::TILES)));
@@ -59,6 +61,7 @@ struct Shared {
     alignas(16) float sums[2][16 * MOST_TILES][WARPS];  // of the projection in hand, and of the one before
     alignas(16) uint2 operand[WARPS][max_of(STEPS, Down::WARP_STEPS) * 4];
     alignas(16) float scores[KV_UNITS > 1 ? 2 : 1][2][CHUNK][8];
+    uint2 query[2][HEAD_DIM / 32][32];
     float4 combined[WARPS][8];
     float scale[2];
     float squares[WARPS];
@@ -73,6 +76,7 @@ __device__ __forceinline__ void peek_squares(const u64* from, int lane, u64 (&sq
 }
 
 // 1 / RMS of the stream from the blocks' sums of squares, looked at once before; -1 if block 0 stopped the pass.
+// Asking again for those that were there already is safe: none is written before this block has put its next one.
 __device__ __forceinline__ float take_scale(const u64* from, u32 tag, int lane, u64 (&square)[N_SQUARES]) {
     Watchdog dog;
     while (true) {
@@ -103,7 +107,7 @@ struct Projection {
 struct Decoder {
     const Arguments& p;
     Shared& shared;
-    FedRing ring;
+    Ring ring;
     u64* words;
     u64 abort_ns;
     u32 layer_ns;       // what a layer takes at least
@@ -118,11 +122,6 @@ struct Decoder {
 
     __device__ __forceinline__ float* trace(int part) const {
         return IS_TRACED && p.trace ? p.trace + (size_t(step) * LAYERS + layer) * Trace::SIZE + part : nullptr;
-    }
-    __device__ __forceinline__ void mark(int phase) const {
-        if (IS_TRACED && p.marks && step == 1 && threadIdx.x == 0) {
-            p.marks[(blockIdx.x * (LAYERS + 1) + layer) * MARKS + phase] = device_time_ns();
-        }
     }
     __device__ __forceinline__ float row_sum(int row) const {
         const float4* at = reinterpret_cast<const float4*>(shared.sums[buffer][row]);
@@ -143,6 +142,21 @@ struct Decoder {
         buffer ^= 1;
         const bool takes_squares = me.warp == 0 && which.squares >= 0;
         u64 square[N_SQUARES];
+        // The first tile is taken to registers while other blocks are waited for: the ring runs so much further ahead.
+        uint4 held[STEPS];
+        {
+            const int pairs = which.tiles == 1 ? which.last_pairs : 8;
+#pragma unroll
+            for (int segment = 0; segment < Qkv::SEGMENTS; segment++) {
+                const char* stage = ring.wait() + me.warp * (Qkv::SEGMENT_STEPS * 64) * pairs;
+#pragma unroll
+                for (int s = 0; s < Qkv::SEGMENT_STEPS; s++) {
+                    const int k = segment * Qkv::SEGMENT_STEPS + s;
+                    if (k < STEPS) held[k] = load_fragment(stage, pairs * 64, s, me.lane, pairs);
+                }
+                ring.release();
+            }
+        }
         if (takes_squares) peek_squares(words + which.squares, me.lane, square);
         uint2* operand = shared.operand[me.warp];
         take_operand<Qkv>(words + which.operand, its_tag, me.warp, me.lane, operand);
@@ -151,8 +165,14 @@ struct Decoder {
         uint2 b[STEPS];
 #pragma unroll
         for (int s = 0; s < STEPS; s++) b[s] = operand[s * 4 + me.t];
+        {
+            float c[4][4] = {};
+#pragma unroll
+            for (int k = 0; k < STEPS; k++) mma(c[k % 4], held[k], b[k].x, b[k].y);
+            leave_sums(me, 0, c);
+        }
 #pragma unroll 1
-        for (int tile = 0; tile < which.tiles; tile++) {
+        for (int tile = 1; tile < which.tiles; tile++) {
             const int pairs = tile + 1 == which.tiles ? which.last_pairs : 8;
             float c[4][4] = {};
 #pragma unroll
@@ -227,212 +247,15 @@ struct Decoder {
         put(words + to, word, tag);
     }
 
-    // Attention of a group's heads over one split of 64 ranks: weighted values, top score and sum of weights.
-    __device__ __forceinline__ void attend(int chunk, int kv_head, float (&scores)[2][CHUNK][8]) {
-        const Place me;
-        constexpr int STEPS = HEAD_DIM / 32;
-        // The newest token's keys and values come from QKV, too late for the ring: the warp writes its part of them
-        // over its share, and to their rank for the steps to come.
-        const int r = rank - chunk * CHUNK, first = me.warp * KV_FRAGMENTS;
-        const bool is_here = r >= 0 && r < CHUNK;
-        const bool has_key = is_here && me.warp / 2 == r / 16 && me.lane < HEAD_DIM / 4;
-        const int tile_of_rank = r / 16 - first % (CHUNK / 16);   // which of the warp's value fragments holds the rank
-        const bool has_value = is_here && tile_of_rank >= 0 && tile_of_rank < KV_FRAGMENTS && me.lane < 8;
-        const int key_word = me.warp % 2 * (HEAD_DIM / 4) + me.lane, value_word = first / (CHUNK / 16) * 8 + me.lane;
+    // In decode_attention.cuh.
+    __device__ __forceinline__ void attend(int chunk, int kv_head, float (&scores)[2][CHUNK][8]);
+    __device__ __forceinline__ void attention();
+    __device__ __forceinline__ void combine(int kv_head, int d);
+    __device__ __forceinline__ void combination();
 
-        // The warp's half of the group's queries, columns are heads; and the new token.
-        u32 q[STEPS][2], key = 0, value = 0;
-        {
-            const u64* at = words + Words::QUERY + ((kv_head * 2 + me.warp % 2) * STEPS * 32 + min(me.lane, GROUP * 4 - 1)) * 2;
-            const u64* fresh = words + Words::TOKEN_KV + kv_head * HEAD_DIM;
-            u32 wrong;
-            Watchdog dog;
-            do {
-                ulonglong2 v[STEPS];
-                u64 new_key = u64(tag) << 32, new_value = u64(tag) << 32;
-#pragma unroll
-                for (int s = 0; s < STEPS; s++) v[s] = peek2(at + s * 64);
-                if (has_key) new_key = peek(fresh + key_word);
-                if (has_value) new_value = peek(fresh + HALF_DIM + value_word);
-                wrong = (u32(new_key >> 32) ^ tag) | (u32(new_value >> 32) ^ tag);
-#pragma unroll
-                for (int s = 0; s < STEPS; s++) {
-                    wrong |= (u32(v[s].x >> 32) ^ tag) | (u32(v[s].y >> 32) ^ tag);
-                    q[s][0] = u32(v[s].x);
-                    q[s][1] = u32(v[s].y);
-                }
-                key = u32(new_key);
-                value = u32(new_value);
-                dog.spin();
-            } while (wrong);
-            __syncwarp();
-        }
-        char *keys = ring.wait(), *values = ring.wait_second();
-        char* kept = const_cast<char*>(p.ranked) + layer * RANKED_LAYER_BYTES + split_offset(0, chunk, kv_head);
-        if (is_here) {
-            if (has_key) {
-                const int to = key_offset(r, 2 * key_word);
-                *reinterpret_cast<u32*>(keys + to) = key;
-                *reinterpret_cast<u32*>(kept + to) = key;
-            }
-            if (has_value) {
-#pragma unroll
-                for (int i = 0; i < 2; i++) {
-                    const int to = value_offset(r, 2 * value_word + i);
-                    *reinterpret_cast<uint16_t*>(values + to - SPLIT_BYTES / 2) = value >> (16 * i);
-                    *reinterpret_cast<uint16_t*>(kept + to) = value >> (16 * i);
-                }
-            }
-            __syncwarp();
-        }
-
-        float c[4] = {};
-#pragma unroll
-        for (int s = 0; s < STEPS; s++) mma(c, load_fragment(keys, 512, me.warp * KV_FRAGMENTS + s, me.lane, 8), q[s][0], q[s][1]);
-        float(*half)[8] = scores[me.warp % 2] + me.warp / 2 * 16;
-        *reinterpret_cast<float2*>(&half[me.g][2 * me.t]) = make_float2(c[0], c[1]);
-        *reinterpret_cast<float2*>(&half[8 + me.g][2 * me.t]) = make_float2(c[2], c[3]);
-        meet_workers();
-
-        // Every warp weighs all ranks of the split for head g: [k-step][rank 2t, 2t + 1, 2t + 8, 2t + 9].
-        const float unit = LOG2E * rsqrtf(float(HEAD_DIM));
-        const int n_ranks = is_lost(chunk) ? 0 : rank + 1 - chunk * CHUNK;
-        float s[CHUNK / 16][4], top = LOWEST;
-#pragma unroll
-        for (int f = 0; f < CHUNK / 16; f++) {
-#pragma unroll
-            for (int e = 0; e < 4; e++) {
-                int r = f * 16 + 2 * me.t + e % 2 + e / 2 * 8;
-                s[f][e] = r < n_ranks ? (scores[0][r][me.g] + scores[1][r][me.g]) * unit : -INFINITY;
-                top = fmaxf(top, s[f][e]);
-            }
-        }
-        top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
-        top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
-        float sum = 0;
-        u32 w[CHUNK / 16][2];
-#pragma unroll
-        for (int f = 0; f < CHUNK / 16; f++) {
-            w[f][0] = pack(exp2_fast(s[f][0] - top), exp2_fast(s[f][1] - top));
-            w[f][1] = pack(exp2_fast(s[f][2] - top), exp2_fast(s[f][3] - top));
-            sum += low_of(w[f][0]) + high_of(w[f][0]) + low_of(w[f][1]) + high_of(w[f][1]);
-        }
-        sum += __shfl_xor_sync(~0u, sum, 1);
-        sum += __shfl_xor_sync(~0u, sum, 2);
-
-        const int index = chunk * KV_HEADS + kv_head;
-        if (me.warp < HEAD_DIM / 16) {
-            float o[4] = {};
-#pragma unroll
-            for (int f = 0; f < CHUNK / 16; f++) {
-                mma(o, load_fragment(values, 512, me.warp * (CHUNK / 16) + f, me.lane, 8), w[f][0], w[f][1]);
-            }
-            if (2 * me.t < GROUP) {
-                u64* at = words + Words::PARTIAL + (index * HEAD_DIM + me.warp * 16 + me.g) * 8 + 2 * me.t;
-                put2(at, __float_as_uint(o[0]), __float_as_uint(o[1]), tag);
-                put2(at + 64, __float_as_uint(o[2]), __float_as_uint(o[3]), tag);
-            }
-        }
-        if (me.warp == WARPS - 1 && me.t == 0 && me.g < even(GROUP)) {
-            put2(words + Words::PARTIAL_SUM + (index * 8 + me.g) * 2, __float_as_uint(top), __float_as_uint(sum), tag);
-        }
-#if __CUDA_ARCH__ >= 900
-        if (is_here) asm volatile("fence.proxy.async;" ::: "memory");   // before the ring reads or fills these places
-#endif
-        ring.release();
-        ring.release();
-    }
-
-    __device__ __forceinline__ void attention() {
-#pragma unroll 1
-        for (int u = 0; u < KV_UNITS; u++) {
-            const int unit = blockIdx.x + u * GRID, chunk = unit / KV_HEADS;
-            if (chunk >= n_chunks) break;
-            attend(chunk, unit % KV_HEADS, shared.scores[KV_UNITS > 1 ? u % 2 : 0]);
-        }
-    }
-
-    // Combination of the splits for two dimensions of all heads of a group: four threads a split, two heads each.
-    __device__ __forceinline__ void combine(int kv_head, int d) {
-        const Place me;
-        float m[2] = {LOWEST, LOWEST}, l[2] = {}, o[2][2] = {};   // [head][dimension]
-        if (2 * me.t < GROUP) {
-#pragma unroll 1
-            for (int chunk = me.thread / 4; chunk < n_chunks; chunk += THREADS / 4) {
-                const int split = chunk * KV_HEADS + kv_head;
-                const u64* values = words + Words::PARTIAL + (split * HEAD_DIM + d) * 8 + 2 * me.t;
-                const u64* stats = words + Words::PARTIAL_SUM + (split * 8 + 2 * me.t) * 2;
-                ulonglong2 v[4];
-                Watchdog dog;
-                while (true) {
-                    v[0] = peek2(values);
-                    v[1] = peek2(values + 8);
-                    v[2] = peek2(stats);
-                    v[3] = peek2(stats + 2);
-                    u32 wrong = 0;
-#pragma unroll
-                    for (int i = 0; i < 4; i++) wrong |= (u32(v[i].x >> 32) ^ tag) | (u32(v[i].y >> 32) ^ tag);
-                    if (wrong == 0) break;
-                    dog.spin();
-                }
-#pragma unroll
-                for (int h = 0; h < 2; h++) {
-                    const float top = __uint_as_float(u32(v[2 + h].x)), sum = __uint_as_float(u32(v[2 + h].y));
-                    const float o0 = __uint_as_float(u32(h ? v[0].y : v[0].x));
-                    const float o1 = __uint_as_float(u32(h ? v[1].y : v[1].x));
-                    const float most = fmaxf(m[h], top), old = exp2_fast(m[h] - most), now = exp2_fast(top - most);
-                    l[h] = l[h] * old + sum * now;
-                    o[h][0] = o[h][0] * old + o0 * now;
-                    o[h][1] = o[h][1] * old + o1 * now;
-                    m[h] = most;
-                }
-            }
-        }
-        __syncwarp();
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            float most = m[h];
-#pragma unroll
-            for (int x = 4; x < 32; x *= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, x));
-            const float now = exp2_fast(m[h] - most);
-            l[h] *= now;
-            o[h][0] *= now;
-            o[h][1] *= now;
-#pragma unroll
-            for (int x = 4; x < 32; x *= 2) {
-                l[h] += __shfl_xor_sync(~0u, l[h], x);
-                o[h][0] += __shfl_xor_sync(~0u, o[h][0], x);
-                o[h][1] += __shfl_xor_sync(~0u, o[h][1], x);
-            }
-            if (me.g == 0) shared.combined[me.warp][2 * me.t + h] = make_float4(most, l[h], o[h][0], o[h][1]);
-        }
-        meet_workers();
-        if (me.thread >= GROUP) return;
-        float most = LOWEST, sum = 0, o0 = 0, o1 = 0;
-#pragma unroll
-        for (int w = 0; w < WARPS; w++) most = fmaxf(most, shared.combined[w][me.thread].x);
-#pragma unroll
-        for (int w = 0; w < WARPS; w++) {
-            float4 part = shared.combined[w][me.thread];
-            float now = exp2_fast(part.x - most);
-            sum += part.y * now;
-            o0 += part.z * now;
-            o1 += part.w * now;
-        }
-        const int k = (kv_head * GROUP + me.thread) * HEAD_DIM + d;
-        const float over = __frcp_rn(sum);
-        o0 *= over;
-        o1 *= over;
-        put(words + Words::ATTENDED + operand_word(k), pack(o0, o1), tag);
-        if (float* to = trace(Trace::ATTENDED + k)) to[0] = o0, to[1] = o1;
-    }
-
-    __device__ __forceinline__ void combination() {
-#pragma unroll 1
-        for (int unit = blockIdx.x; unit < KV_HEADS * HALF_DIM; unit += GRID) {
-            combine(unit / HALF_DIM, unit % HALF_DIM * 2);
-            if (unit + GRID < KV_HEADS * HALF_DIM) meet_workers();
-        }
+    // Whether the thread holds a pair of the stream.
+    static __device__ __forceinline__ bool has_pair(const Place& me) {
+        return me.thread < Output::BLOCK_PAIRS && blockIdx.x * Output::BLOCK_PAIRS + me.thread < Output::PAIRS;
     }
 
     // Passes the stream on: the next norm's operand, and the block's part of the sum of squares. Block 0 stops the
@@ -442,11 +265,14 @@ struct Decoder {
         constexpr int BUSY_WARPS = ceil_div(Output::BLOCK_PAIRS, 32);
         const int pair = blockIdx.x * Output::BLOCK_PAIRS + me.thread;
         float square = 0;
-        if (me.thread < Output::BLOCK_PAIRS && pair < Output::PAIRS) {
+        if (has_pair(me)) {
             put(words + operand + operand_word(2 * pair), pack(x0 * weight.x, x1 * weight.y), tag);
             square = x0 * x0 + x1 * x1;
         }
-        if (me.warp < BUSY_WARPS) square = warp_sum(square);
+        if (me.warp < BUSY_WARPS) {
+#pragma unroll
+            for (int d = 1; d < min_of(Output::BLOCK_PAIRS, 32); d *= 2) square += __shfl_xor_sync(~0u, square, d);
+        }
         if (BUSY_WARPS > 1) {
             if (me.lane == 0) shared.squares[me.warp] = square;
             meet_workers();
@@ -464,7 +290,7 @@ struct Decoder {
     __device__ __forceinline__ void add_to_stream(int part, const float2& weight, int operand, int squares, bool may_stop) {
         const Place me;
         const int pair = blockIdx.x * Output::BLOCK_PAIRS + me.thread;
-        if (me.thread < Output::BLOCK_PAIRS && pair < Output::PAIRS) {
+        if (has_pair(me)) {
             const int at = me.thread / 8 * 16 + me.thread % 8;
             x0 += row_sum(at);
             x1 += row_sum(at + 8);
@@ -496,6 +322,14 @@ struct Decoder {
         const Place me;
         buffer ^= 1;
         constexpr int STEPS = Down::SEGMENT_STEPS;
+#if __CUDA_ARCH__ >= 900
+        // Before the ring reads the newest token's keys and values in the next step. A fence takes long: here is time.
+        constexpr int LAYER_STAGES = Qkv::STAGES + 2 + Output::STAGES + GateUp::STAGES + Down::STAGES;
+        static_assert(LAYERS * LAYER_STAGES + Head::STAGES - RING_SLOTS >= 2 + Output::STAGES + GateUp::STAGES,
+                      "the ring would read keys that are not fenced yet");
+        const int newest = rank / CHUNK * KV_HEADS;
+        if ((GRID + blockIdx.x - newest % GRID) % GRID < KV_HEADS) asm volatile("fence.proxy.async.global;" ::: "memory");
+#endif
         uint2* operand = shared.operand[me.warp];
         take_operand<Down>(words + Words::GATED, tag, me.warp, me.lane, operand);
 #pragma unroll 1
@@ -547,6 +381,12 @@ struct Decoder {
         }
     }
 
+    // Steps write the layers' words to two copies in turn, since the head waits for its rows' owners alone: a block
+    // without any may read a step's last words when others begin the next. Whoever begins step s took all blocks' squares
+    // in step s - 1, each put after its block ended step s - 2 and with it the reading of the copy that s writes.
+    __device__ __forceinline__ int layer_input() const { return int(Words::LAYER_INPUT) + step % 2 * (HIDDEN / 2); }
+    __device__ __forceinline__ int layer_squares() const { return int(Words::LAYER_SQUARES) + step % 2 * int(Words::SQUARES_SIZE); }
+
     // One token through all layers and the head. False if the pass was stopped.
     __device__ __forceinline__ bool run_step() {
         rank = first_rank + step;
@@ -555,13 +395,13 @@ struct Decoder {
         {
             const Place me;
             const int pair = blockIdx.x * Output::BLOCK_PAIRS + me.thread;
-            if (me.thread < Output::BLOCK_PAIRS && pair < Output::PAIRS) {
+            if (has_pair(me)) {
                 const u32 both = reinterpret_cast<const u32*>(p.rows + size_t(row) * HIDDEN)[pair];
                 x0 = low_of(both);
                 x1 = high_of(both);
             }
         }
-        pass_on(weight, Words::LAYER_INPUT, Words::LAYER_SQUARES, true);
+        pass_on(weight, layer_input(), layer_squares(), true);
 #pragma unroll 1
         for (layer = 0;; layer++) {
             const float* norms = p.norms + size_t(2 * layer) * HIDDEN;
@@ -572,7 +412,7 @@ struct Decoder {
                 Projection which;
                 u32 its_tag = tag;
                 if (phase == 0) {
-                    which = {int(Words::LAYER_INPUT), int(Words::LAYER_SQUARES), Qkv::TILES, Qkv::LAST_PAIRS};
+                    which = {layer_input(), layer_squares(), Qkv::TILES, Qkv::LAST_PAIRS};
                     if (layer == LAYERS) which.tiles = Head::TILES, which.last_pairs = Head::LAST_PAIRS;
                     its_tag = before;
                 } else if (phase == 1) {
@@ -580,7 +420,6 @@ struct Decoder {
                 } else {
                     which = {int(Words::MLP_INPUT), int(Words::MLP_SQUARES), GateUp::TILES, GateUp::LAST_PAIRS};
                 }
-                mark(phase == 0 ? 0 : phase + 2);
                 float4 constants = make_float4(0, 0, 0, 0);
                 if (phase == 0) {
                     constants = qkv_constants();
@@ -598,27 +437,25 @@ struct Decoder {
                         return true;
                     }
                     finish_qkv(scale, constants);
-                    mark(1);
                     attention();
-                    mark(2);
                     combination();
                 } else if (phase == 1) {
                     add_to_stream(Trace::MIDDLE, make_float2(constants.x, constants.y), Words::MLP_INPUT, Words::MLP_SQUARES, false);
                 } else {
                     finish_gate_up(scale);
-                    mark(5);
                     const float2 weight = norm_weights(norms + 2 * HIDDEN);
                     down();
                     layers_left--;
-                    add_to_stream(Trace::OUT, weight, Words::LAYER_INPUT, Words::LAYER_SQUARES, true);
-                    mark(6);
+                    add_to_stream(Trace::OUT, weight, layer_input(), layer_squares(), true);
                 }
             }
         }
     }
 };
 
-extern "C" __device__ const u64 SHARED_BYTES = RING_SLOTS * FedRing::BYTES + sizeof(Shared);
+#include "decode_attention.cuh"
+
+extern "C" __device__ const u64 SHARED_BYTES = RING_SLOTS * Ring::BYTES + sizeof(Shared);
 extern "C" __device__ const u64 BLOCK_THREADS = THREADS + 32;
 
 extern "C" __global__ void __launch_bounds__(THREADS + 32, 1) decode(const __grid_constant__ Arguments p) {
@@ -627,10 +464,10 @@ extern "C" __global__ void __launch_bounds__(THREADS + 32, 1) decode(const __gri
     const int n_steps = command->n_steps;
     if (command->is_void || command->is_aborted || n_steps == 0) return;
 
-    Shared& shared = *reinterpret_cast<Shared*>(memory + RING_SLOTS * FedRing::BYTES);
+    Shared& shared = *reinterpret_cast<Shared*>(memory + RING_SLOTS * Ring::BYTES);
     const int first_rank = command->n_context + command->n_tokens;
     const int n_chunks = min((first_rank + MAX_STEPS + CHUNK - 1) / CHUNK, CHUNKS);
-    FedRing ring(memory, shared.barriers);
+    Ring ring(memory, shared.barriers);
     if (threadIdx.x == 0) {
         ring.init();
         shared.program.fill(n_chunks);
@@ -639,8 +476,7 @@ extern "C" __global__ void __launch_bounds__(THREADS + 32, 1) decode(const __gri
     }
     __syncthreads();
     if (threadIdx.x >= THREADS) {
-        Cursor cursor{shared.program, p, n_steps};
-        ring.feed([&](const char*& from, u32& bytes) { return cursor.take(from, bytes); }, shared.in_flight, shared.stop);
+        Feeder<Cursor>(ring, {shared.program, p, n_steps}, shared.in_flight).run(shared.stop);
         return;
     }
 

@@ -3,74 +3,38 @@
 // so the last layer ends with its keys and values.
 //
 // Shapes: 32 tokens; stream float32 in registers, operands bf16, KV bf16, accumulation float32.
-// Geometry: GRID blocks x 256 threads, launched cooperatively; rows and weight stages as in decode.cu, each
-//   16 x 16 fragment times four 8-token columns.
+// Geometry: GRID blocks x 256 threads and (HAS_FEEDER) a ninth warp that feeds the weight ring, launched cooperatively;
+//   rows and weight stages as in decode.cu, each 16 x 16 fragment times four 8-token columns.
 // Bound by: device memory for the weights; then L2 for the activations that every block reads, most of all the
 //   down projection's 32 x INTERMEDIATE. Blocks meet at a barrier six times a layer while the ring runs ahead.
 // Attention: causal within the block, over all ranks before it. A split of 64 ranks belongs to one block, each
 //   warp takes some of the group's queries, and splits are combined in a fixed order.
 #define READ_ANEW
 #define RING_SLOTS (SLOTS - 2)   // the rest of shared memory holds sums
-#include "device.cuh"
+#include "ring.cuh"
 #include "workspace.cuh"
 
-constexpr int SUM_STRIDE = FRAME_TOKENS + 4;                     // keeps the eight pairs of a warp in different banks
+constexpr int COPIES = 2;                                        // in flight in a block
+static_assert(COPIES <= RING_SLOTS, "attention reads two stages at once");
+
+// Where a row has its columns, so that neither writing products nor adding rows meets twice in a bank.
+__device__ __forceinline__ int sum_place(int row, int column) { return column ^ (row % 4 * 8) ^ (row / 4 % 2 * 4); }
+
 constexpr int QUERIES = GROUP * FRAME_TOKENS;                    // of one KV head
 constexpr int QUERY_TILES = ceil_div(QUERIES / 8, WARPS);        // of 8 queries, a warp
-constexpr int ROUND_QUERIES = min_of(4, ceil_div(KV_HEADS * QUERIES, GRID));                                 // combined between two barriers
+constexpr int ROUND_QUERIES = min_of(4, ceil_div(KV_HEADS * QUERIES, GRID));     // combined between two barriers
 
-// The warp's ring, fed with the patch embedding and the layers in the order in which they are read. A split that
-// holds this block's own keys and values is not asked for before they are there.
-struct PrefillRing : Ring {
-    const Program<Vision>& program;
-    const Arguments& p;
-    int n_context, full_layers;
-    int open_layer = 0;               // layers below it have their new keys and values at their ranks
-    int layer, next;                  // layer -1: the patch embedding
+// A ninth warp feeds the ring where the registers suffice for three warps a quarter of a multiprocessor, as they do
+// where copies are the engine's and operands are not too wide; else the first warp feeds it whenever it waits.
+#if __CUDA_ARCH__ >= 900
+constexpr bool HAS_FEEDER = 8 * Qkv::WARP_STEPS + 2 * Output::TILES <= 100 && QUERY_TILES <= 3;
+#else
+constexpr bool HAS_FEEDER = false;
+#endif
+constexpr int ALL_THREADS = THREADS + 32 * HAS_FEEDER;
 
-    __device__ __forceinline__ PrefillRing(char* slots_, u64* barriers_, const Program<Vision>& program_, const Arguments& p_,
-                                           int n_context_, int full_layers_, bool is_frame)
-        : Ring(slots_, barriers_), program(program_), p(p_), n_context(n_context_), full_layers(full_layers_) {
-        layer = is_frame ? -1 : 0;
-        next = is_frame ? program.n_layer : 0;
-    }
+#include "prefill_ring.cuh"
 
-    __device__ __forceinline__ bool is_new(const Stage& stage) const {
-        const int chunk = (blockIdx.x + (next - program.ranked_at) / 2 * GRID) / KV_HEADS;
-        return stage.is_ranked && (chunk + 1) * CHUNK > n_context;
-    }
-
-    __device__ __forceinline__ void fill() {
-#pragma unroll 1
-        while (head - tail < RING_SLOTS && layer < LAYERS) {
-            const Stage stage = program.stages[next];
-            if (layer >= full_layers && next == program.ranked_at) return;
-            if (layer >= open_layer && is_new(stage)) return;
-            const char* base = layer < 0          ? p.vision
-                               : stage.is_ranked ? p.ranked + layer * RANKED_LAYER_BYTES
-                                                  : p.weights + layer * LAYER_BYTES;
-            ask(base + stage.offset + threadIdx.x / 32 * stage.bytes, stage.bytes);
-            if (++next == (layer < 0 ? program.n_all : program.n_layer)) {
-                next = 0;
-                layer++;
-            }
-        }
-    }
-
-    __device__ __forceinline__ void release() {
-        __syncwarp();
-        tail++;
-        fill();
-    }
-};
-
-struct Shared {
-    Program<Vision> program;
-    u64 barriers[WARPS][RING_SLOTS];
-    alignas(16) float sums[2][WARPS][16][SUM_STRIDE];   // of the tile in hand, and of the one before
-    float parts[WARPS][FRAME_TOKENS];
-    float scale[FRAME_TOKENS];
-};
 static_assert(sizeof(Shared::sums) >= sizeof(float) * ROUND_QUERIES * (CHUNKS + WARPS * HEAD_DIM), "combination uses `sums`");
 
 // Place of rows k, k + 1 (k even) of a token in an operand of 32 tokens, in bytes.
@@ -78,22 +42,24 @@ __device__ __forceinline__ int operand_place(int k, int token) {
     return k / 16 * 1024 + token / 16 * 512 + (token % 8 * 4 + k % 8 / 2) * 16 + token / 8 % 2 * 8 + k % 16 / 8 * 4;
 }
 
-// The warp's k-steps of an operand, four 8-token columns each; those from `end` on are zero.
+// A warp's k-steps of an operand, four 8-token columns each; those from `end` on are zero.
+template <bool EXACT>
+__device__ __forceinline__ void load_step(const char* operand, int step, int end, int lane, u32 (&b)[4][2]) {
+    const uint4* at = reinterpret_cast<const uint4*>(operand) + size_t(step) * 64 + lane;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        uint4 v = make_uint4(0, 0, 0, 0);
+        if (EXACT || step < end) v = __ldcg(at + half * 32);
+        b[2 * half][0] = v.x;
+        b[2 * half][1] = v.y;
+        b[2 * half + 1][0] = v.z;
+        b[2 * half + 1][1] = v.w;
+    }
+}
 template <int STEPS, bool EXACT>
 __device__ __forceinline__ void load_operand(const char* operand, int first, int end, int lane, u32 (&b)[STEPS][4][2]) {
-    const uint4* at = reinterpret_cast<const uint4*>(operand) + size_t(first) * 64 + lane;
 #pragma unroll
-    for (int s = 0; s < STEPS; s++) {
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            uint4 v = make_uint4(0, 0, 0, 0);
-            if (EXACT || first + s < end) v = __ldcg(at + s * 64 + half * 32);
-            b[s][2 * half][0] = v.x;
-            b[s][2 * half][1] = v.y;
-            b[s][2 * half + 1][0] = v.z;
-            b[s][2 * half + 1][1] = v.w;
-        }
-    }
+    for (int s = 0; s < STEPS; s++) load_step<EXACT>(operand, first + s, end, lane, b[s]);
 }
 template <class M>
 __device__ __forceinline__ void load_whole_operand(const char* operand, const Place& me, u32 (&b)[M::WARP_STEPS][4][2]) {
@@ -110,7 +76,10 @@ struct Prefiller {
     int buffer;
     float x0[Output::TILES], x1[Output::TILES];   // stream of pair thread % 8 of each tile, token thread / 8
 
-    __device__ __forceinline__ void meet() { grid_barrier(reinterpret_cast<u32*>(p.prefill + Prefill::FLAGS), ++tag); }
+    __device__ __forceinline__ void meet() {
+        ring.feed();
+        grid_barrier(reinterpret_cast<u32*>(p.prefill + Prefill::FLAGS), ++tag);
+    }
 
     __device__ __forceinline__ float* trace(int token, int part) const {
         return IS_TRACED && p.prefill_trace ? p.prefill_trace + (size_t(token) * LAYERS + layer) * Trace::SIZE + part : nullptr;
@@ -120,30 +89,47 @@ struct Prefiller {
     __device__ __forceinline__ void leave_sums(const Place& me, const float (&c)[4][4]) {
 #pragma unroll
         for (int n = 0; n < 4; n++) {
-            *reinterpret_cast<float2*>(&shared.sums[buffer][me.warp][me.g][n * 8 + 2 * me.t]) = make_float2(c[n][0], c[n][1]);
-            *reinterpret_cast<float2*>(&shared.sums[buffer][me.warp][8 + me.g][n * 8 + 2 * me.t]) = make_float2(c[n][2], c[n][3]);
+            *reinterpret_cast<float2*>(&shared.sums[buffer][me.warp][me.g][sum_place(me.g, n * 8 + 2 * me.t)]) = make_float2(c[n][0], c[n][1]);
+            *reinterpret_cast<float2*>(&shared.sums[buffer][me.warp][8 + me.g][sum_place(me.g, n * 8 + 2 * me.t)]) = make_float2(c[n][2], c[n][3]);
         }
     }
     __device__ __forceinline__ float row_sum(int row, int token) const {
         float sum = 0;
 #pragma unroll
-        for (int w = 0; w < WARPS; w++) sum += shared.sums[buffer][w][row][token];
+        for (int w = 0; w < WARPS; w++) sum += shared.sums[buffer][w][row][sum_place(row, token)];
         return sum;
     }
 
     // Products of the block's rows with an operand in registers, tile by tile; `finish(tile, pairs)` takes
     // each tile's sums.
     template <class M, class Finish>
-    __device__ __forceinline__ void products(const Place& me, const char* operand, int tiles, int last_pairs, Finish finish) {
+    __device__ __forceinline__ void products(const Place& me, const char* operand, const char* squares, int tiles, int last_pairs, Finish finish) {
         u32 b[M::WARP_STEPS][4][2];
+        constexpr int N = ceil_div(GRID, WARPS);
+        float square[N], sum = 0;
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            const int block = me.warp + i * WARPS;
+            square[i] = GRID % WARPS == 0 || block < GRID ? __ldcg(reinterpret_cast<const float*>(squares) + block * FRAME_TOKENS + me.lane) : 0;
+        }
         load_whole_operand<M>(operand, me, b);
+#pragma unroll
+        for (int i = 0; i < N; i++) sum += square[i];
+        shared.parts[me.warp][me.lane] = sum;
+        meet_workers();
+        if (me.warp == 0) {
+            sum = 0;
+#pragma unroll
+            for (int w = 0; w < WARPS; w++) sum += shared.parts[w][me.lane];
+            shared.scale[me.lane] = rsqrtf(sum * (1.f / HIDDEN) + RMS_EPS);   // read after the next meeting
+        }
 #pragma unroll 1
         for (int tile = 0; tile < tiles; tile++) {
             const int pairs = tile + 1 == tiles ? last_pairs : 8;
             float c[4][4] = {};
 #pragma unroll
             for (int segment = 0; segment < M::SEGMENTS; segment++) {
-                const char* stage = ring.wait();
+                const char* stage = ring.wait() + me.warp * (M::SEGMENT_STEPS * 64) * pairs;
 #pragma unroll
                 for (int s = 0; s < M::SEGMENT_STEPS; s++) {
                     const int k = segment * M::SEGMENT_STEPS + s;
@@ -156,7 +142,7 @@ struct Prefiller {
             }
             buffer ^= 1;
             leave_sums(me, c);
-            __syncthreads();
+            meet_workers();
             finish(tile, pairs);
         }
     }
@@ -181,29 +167,12 @@ struct Prefiller {
         if (i == 0) reinterpret_cast<float*>(p.prefill + squares)[blockIdx.x * FRAME_TOKENS + token] = square;
     }
 
-    // 1 / RMS of every token's stream, to shared.scale.
-    __device__ __forceinline__ void take_scales(size_t squares) {
-        const Place me;
-        const float* from = reinterpret_cast<const float*>(p.prefill + squares) + me.lane;
-        float sum = 0;
-#pragma unroll 4
-        for (int block = me.warp; block < GRID; block += WARPS) sum += __ldcg(from + block * FRAME_TOKENS);
-        shared.parts[me.warp][me.lane] = sum;
-        __syncthreads();
-        if (me.warp == 0) {
-            sum = 0;
-#pragma unroll
-            for (int w = 0; w < WARPS; w++) sum += shared.parts[w][me.lane];
-            shared.scale[me.lane] = rsqrtf(sum * (1.f / HIDDEN) + RMS_EPS);
-        }
-        __syncthreads();
-    }
-
     // The stream begins with the frame's patch embeddings: pixels enter as odd integers 2 x - 255, exact in bf16.
     __device__ __forceinline__ void embed_frame() {
         const Place me;
         const int i = me.thread % 8, token = me.thread / 8;
-        products<Vision>(me, p.prefill + Prefill::PIXELS, Vision::TILES, Vision::LAST_PAIRS, [&](int tile, int pairs) {
+        products<Vision>(me, p.prefill + Prefill::PIXELS, p.prefill + Prefill::LAYER_SQUARES, Vision::TILES, Vision::LAST_PAIRS, [&](int tile, int pairs) {
+            if (tile > 0) meet_workers();   // `parts` were read
             const int pair = blockIdx.x * Vision::BLOCK_PAIRS + tile * 8 + i;
             const bool is_mine = i < pairs && pair < Vision::PAIRS;
             float y0 = 0, y1 = 0;
@@ -222,7 +191,7 @@ struct Prefiller {
             y0 += __shfl_xor_sync(~0u, y0, 16);
             y1 += __shfl_xor_sync(~0u, y1, 16);
             if (me.lane < 8) shared.parts[me.warp][2 * i] = y0, shared.parts[me.warp][2 * i + 1] = y1;
-            __syncthreads();
+            meet_workers();
             const int row = blockIdx.x * Vision::BLOCK_PAIRS * 2 + tile * 16 + me.thread;
             if (me.thread < 2 * pairs && row < HIDDEN) {
                 float sum = 0;
@@ -299,212 +268,10 @@ struct Prefiller {
         }
     }
 
-    // All queries of a KV head over one split; a warp takes QUERY_TILES columns of 8 queries.
-    __device__ __forceinline__ void attend(int chunk, int kv_head) {
-        const Place me;
-        constexpr int STEPS = HEAD_DIM / 16;
-        const int first_tile = me.warp * QUERY_TILES;
-        u32 q[QUERY_TILES][STEPS][2];
-#pragma unroll
-        for (int n = 0; n < QUERY_TILES; n++) {
-            const int tile = min(first_tile + n, QUERIES / 8 - 1);
-            const uint4* at = reinterpret_cast<const uint4*>(p.prefill + Prefill::QUERY) +
-                              (kv_head * (QUERIES / 8) + tile) * (HEAD_DIM / 32) * 32 + me.lane;
-#pragma unroll
-            for (int s = 0; s < STEPS / 2; s++) {
-                uint4 v = __ldcg(at + s * 32);
-                q[n][2 * s][0] = v.x;
-                q[n][2 * s][1] = v.y;
-                q[n][2 * s + 1][0] = v.z;
-                q[n][2 * s + 1][1] = v.w;
-            }
-        }
-        const char *keys = ring.wait(), *values = ring.wait_second();
-        __syncthreads();   // every warp reads every warp's share
-        keys -= me.warp * (RING_SLOTS * STAGE_BYTES);
-        values -= me.warp * (RING_SLOTS * STAGE_BYTES);
-
-        float s[CHUNK / 16][QUERY_TILES][4] = {};
-#pragma unroll
-        for (int m = 0; m < CHUNK / 16; m++) {
-#pragma unroll
-            for (int k = 0; k < STEPS; k++) {
-                const int fragment = m * STEPS + k;
-                const uint4 a = load_fragment(keys + fragment / KV_FRAGMENTS * (RING_SLOTS * STAGE_BYTES), 512,
-                                              fragment % KV_FRAGMENTS, me.lane, 8);
-#pragma unroll
-                for (int n = 0; n < QUERY_TILES; n++) mma(s[m][n], a, q[n][k][0], q[n][k][1]);
-            }
-        }
-
-        // Columns 2t, 2t + 1 of a tile are queries; rows g, g + 8 of each fragment are ranks.
-        const float unit = LOG2E * rsqrtf(float(HEAD_DIM));
-        u32 w[CHUNK / 16][QUERY_TILES][2];
-        const int split_index = chunk * KV_HEADS + kv_head;
-#pragma unroll
-        for (int n = 0; n < QUERY_TILES; n++) {
-            const int query = (first_tile + n) * 8 + 2 * me.t;
-            const int n_ranks =   // seen by the first column
-                is_lost(chunk) ? -1 : n_context + query % FRAME_TOKENS + 1 - chunk * CHUNK;
-            float top[2] = {LOWEST, LOWEST}, sum[2] = {};
-#pragma unroll
-            for (int m = 0; m < CHUNK / 16; m++) {
-#pragma unroll
-                for (int e = 0; e < 4; e++) {
-                    const int r = m * 16 + me.g + e / 2 * 8;
-                    s[m][n][e] = r < n_ranks + e % 2 ? s[m][n][e] * unit : -INFINITY;
-                    top[e % 2] = fmaxf(top[e % 2], s[m][n][e]);
-                }
-            }
-#pragma unroll
-            for (int c = 0; c < 2; c++) {
-#pragma unroll
-                for (int d = 4; d < 32; d *= 2) top[c] = fmaxf(top[c], __shfl_xor_sync(~0u, top[c], d));
-            }
-#pragma unroll
-            for (int m = 0; m < CHUNK / 16; m++) {
-#pragma unroll
-                for (int half = 0; half < 2; half++) {
-                    const u32 v = pack(exp2_fast(s[m][n][2 * half] - top[0]), exp2_fast(s[m][n][2 * half + 1] - top[1]));
-                    sum[0] += low_of(v);
-                    sum[1] += high_of(v);
-                    // Row operand of the scores becomes the column operand of the values' product.
-                    asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(w[m][n][half]) : "r"(v));
-                }
-            }
-#pragma unroll
-            for (int c = 0; c < 2; c++) {
-#pragma unroll
-                for (int d = 4; d < 32; d *= 2) sum[c] += __shfl_xor_sync(~0u, sum[c], d);
-            }
-            if (me.g == 0 && query < QUERIES) {
-                float4* to = reinterpret_cast<float4*>(p.prefill + Prefill::PARTIAL_SUM) + (split_index * QUERIES + query) / 2;
-                *to = make_float4(top[0], sum[0], top[1], sum[1]);
-            }
-        }
-
-#pragma unroll
-        for (int tile = 0; tile < HEAD_DIM / 16; tile++) {
-            float o[QUERY_TILES][4] = {};
-#pragma unroll
-            for (int m = 0; m < CHUNK / 16; m++) {
-                const int fragment = tile * (CHUNK / 16) + m;
-                const uint4 a = load_fragment(values + fragment / KV_FRAGMENTS * (RING_SLOTS * STAGE_BYTES),
-                                              512, fragment % KV_FRAGMENTS, me.lane, 8);
-#pragma unroll
-                for (int n = 0; n < QUERY_TILES; n++) mma(o[n], a, w[m][n][0], w[m][n][1]);
-            }
-#pragma unroll
-            for (int n = 0; n < QUERY_TILES; n++) {
-                const int query = (first_tile + n) * 8 + 2 * me.t;
-                if (query >= QUERIES) continue;
-                // A word is dimensions d and d + 8 of a query.
-                u32* to = reinterpret_cast<u32*>(p.prefill + Prefill::PARTIAL) +
-                          (split_index * QUERIES + query) * HALF_DIM + tile * 8 + me.g;
-                to[0] = pack(o[n][0], o[n][2]);
-                to[HALF_DIM] = pack(o[n][1], o[n][3]);
-            }
-        }
-        __syncthreads();   // nobody reads these shares any more
-        ring.release();
-        ring.release();
-    }
-
-    __device__ __forceinline__ void attention() {
-        // This layer's keys and values are at their ranks: splits that hold them can be read now.
-        ring.open_layer = layer + 1;
-#if __CUDA_ARCH__ >= 900
-        asm volatile("fence.proxy.async;" ::: "memory");
-#endif
-        ring.fill();
-#pragma unroll 1
-        for (int u = 0; u < KV_UNITS; u++) {
-            const int unit = blockIdx.x + u * GRID, chunk = unit / KV_HEADS;
-            if (chunk >= n_chunks) break;
-            attend(chunk, unit % KV_HEADS);
-        }
-    }
-
-    // Combination of the splits: a block takes some queries. Every warp weighs the splits of a round's queries,
-    // then warps share the splits and lanes the dimensions.
-    __device__ __forceinline__ void combination() {
-        const Place me;
-        constexpr int SPLITS = ceil_div(CHUNKS, WARPS), WORDS = ceil_div(HALF_DIM, 32);
-        float(*weights)[CHUNKS] = reinterpret_cast<float(*)[CHUNKS]>(&shared.sums[0][0][0][0]);
-        float(*parts)[WARPS][HEAD_DIM] = reinterpret_cast<float(*)[WARPS][HEAD_DIM]>(&shared.sums[0][0][0][0] + ROUND_QUERIES * CHUNKS);
-#pragma unroll 1
-        for (int begin = blockIdx.x; begin < KV_HEADS * QUERIES; begin += ROUND_QUERIES * GRID) {
-            if (me.warp < ROUND_QUERIES) {
-                const int index = min(begin + me.warp * GRID, KV_HEADS * QUERIES - 1);
-                const float2* stats = reinterpret_cast<const float2*>(p.prefill + Prefill::PARTIAL_SUM) +
-                                      index;
-                constexpr int N = ceil_div(CHUNKS, 32);
-                float2 stat[N];
-                float most = LOWEST, sum = 0;
-#pragma unroll
-                for (int i = 0; i < N; i++) {
-                    const int chunk = i * 32 + me.lane;
-                    stat[i] = chunk < n_chunks ? __ldcg(stats + chunk * KV_HEADS * QUERIES) : make_float2(LOWEST, 0);
-                }
-#pragma unroll
-                for (int i = 0; i < N; i++) most = fmaxf(most, stat[i].x);
-#pragma unroll
-                for (int d = 1; d < 32; d *= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, d));
-#pragma unroll
-                for (int i = 0; i < N; i++) sum += stat[i].y * exp2_fast(stat[i].x - most);
-                const float over = 1.f / warp_sum(sum);
-#pragma unroll
-                for (int i = 0; i < N; i++) {
-                    if (i * 32 + me.lane < CHUNKS) weights[me.warp][i * 32 + me.lane] = exp2_fast(stat[i].x - most) * over;
-                }
-            }
-            __syncthreads();
-            u32 word[ROUND_QUERIES][SPLITS][WORDS];
-#pragma unroll
-            for (int n = 0; n < ROUND_QUERIES; n++) {
-                const int index = min(begin + n * GRID, KV_HEADS * QUERIES - 1);
-                const u32* from = reinterpret_cast<const u32*>(p.prefill + Prefill::PARTIAL) + index * HALF_DIM + me.lane;
-#pragma unroll
-                for (int i = 0; i < SPLITS; i++) {
-                    const int chunk = i * WARPS + me.warp;
-#pragma unroll
-                    for (int j = 0; j < WORDS; j++) {
-                        word[n][i][j] = chunk < n_chunks && (HALF_DIM >= 32 || me.lane < HALF_DIM)
-                                            ? __ldcg(from + chunk * (KV_HEADS * QUERIES * HALF_DIM) + j * 32)
-                                            : 0;
-                    }
-                }
-            }
-#pragma unroll
-            for (int n = 0; n < ROUND_QUERIES; n++) {
-#pragma unroll
-                for (int j = 0; j < WORDS; j++) {
-                    float o0 = 0, o1 = 0;
-#pragma unroll
-                    for (int i = 0; i < SPLITS; i++) {
-                        const float weight = weights[n][min(i * WARPS + me.warp, CHUNKS - 1)];
-                        o0 += weight * low_of(word[n][i][j]);
-                        o1 += weight * high_of(word[n][i][j]);
-                    }
-                    const int at = j * 32 + me.lane, d = at / 8 * 16 + at % 8;
-                    if (at < HALF_DIM) parts[n][me.warp][d] = o0, parts[n][me.warp][d + 8] = o1;
-                }
-            }
-            __syncthreads();
-#pragma unroll 1
-            for (int at = me.thread; at < ROUND_QUERIES * HALF_DIM; at += THREADS) {
-                const int index = begin + at / HALF_DIM * GRID, d = at % HALF_DIM * 2;
-                if (index >= KV_HEADS * QUERIES) break;
-                const int head = index / FRAME_TOKENS, token = index % FRAME_TOKENS;
-                float o0 = 0, o1 = 0;
-#pragma unroll
-                for (int w = 0; w < WARPS; w++) o0 += parts[at / HALF_DIM][w][d], o1 += parts[at / HALF_DIM][w][d + 1];
-                *reinterpret_cast<u32*>(p.prefill + Prefill::ATTENDED + operand_place(head * HEAD_DIM + d, token)) = pack(o0, o1);
-                if (float* to = trace(token, Trace::ATTENDED + head * HEAD_DIM + d)) to[0] = o0, to[1] = o1;
-            }
-            __syncthreads();
-        }
-    }
+    // In prefill_attention.cuh.
+    __device__ __forceinline__ void attend(int chunk, int kv_head);
+    __device__ __forceinline__ void attention();
+    __device__ __forceinline__ void combination();
 
     __device__ __forceinline__ void add_tile(int tile, int pairs, int part) {
         const Place me;
@@ -549,29 +316,26 @@ struct Prefiller {
         for (int tile = 0; tile < Down::TILES; tile++) {
             const int pairs = Down::TILES == 1 ? Down::LAST_PAIRS : Down::tile_pairs(tile);
             float c[4][4] = {};
+            // As soon as a step of a segment is done, the same step's operand of the next one is asked for.
+            u32 b[STEPS][4][2];
+            load_operand<STEPS, EXACT>(p.prefill + Prefill::GATED, base, end, me.lane, b);
 #pragma unroll 1
             for (int segment = 0; segment < Down::SEGMENTS; segment++) {
-                u32 b[STEPS][4][2];
-                load_operand<STEPS, EXACT>(p.prefill + Prefill::GATED, base + segment * STEPS, end, me.lane, b);
-                const char* stage = ring.wait();
+                const int next = base + (segment + 1) * STEPS;
+                const char* stage = ring.wait() + me.warp * (STEPS * 64) * pairs;
 #pragma unroll
                 for (int s = 0; s < STEPS; s++) {
                     const uint4 a = load_fragment(stage, pairs * 64, s, me.lane, pairs);
 #pragma unroll
                     for (int n = 0; n < 4; n++) mma(c[n], a, b[s][n][0], b[s][n][1]);
+                    if (segment + 1 < Down::SEGMENTS) load_step<EXACT>(p.prefill + Prefill::GATED, next + s, end, me.lane, b[s]);
                 }
                 ring.release();
             }
             buffer ^= 1;
             leave_sums(me, c);
-            __syncthreads();
+            meet_workers();
             add_tile(tile, pairs, Trace::OUT);
-        }
-    }
-
-    __device__ __forceinline__ void mark(int phase) const {
-        if (IS_TRACED && p.marks && threadIdx.x == 0) {
-            p.marks[((GRID + blockIdx.x) * (LAYERS + 1) + layer) * MARKS + phase] = device_time_ns();
         }
     }
 
@@ -587,7 +351,7 @@ struct Prefiller {
     __device__ __forceinline__ bool is_stopped() const { return __ldcg(&p.command->is_aborted); }
 
     // All layers. False if the pass was stopped after one of them.
-    __device__ __forceinline__ bool run(int full_layers) {
+    __device__ __forceinline__ bool run() {
 #pragma unroll 1
         for (layer = 0; layer < LAYERS; layer++) {
             const float* norms = p.norms + size_t(2 * layer) * HIDDEN;
@@ -595,12 +359,11 @@ struct Prefiller {
 #pragma unroll 1
             for (int phase = 0; phase < 3; phase++) {
                 const Place me;
-                mark(phase == 0 ? 0 : phase + 2);
-                if (phase != 1) take_scales(phase == 0 ? Prefill::LAYER_SQUARES : Prefill::MLP_SQUARES);
+                const size_t squares = phase == 2 ? Prefill::MLP_SQUARES : Prefill::LAYER_SQUARES;
                 const size_t operand = phase == 0 ? Prefill::LAYER_INPUT : phase == 1 ? Prefill::ATTENDED : Prefill::MLP_INPUT;
                 const int tiles = phase == 0 ? Qkv::TILES : phase == 1 ? Output::TILES : GateUp::TILES;
                 const int last = phase == 0 ? Qkv::LAST_PAIRS : phase == 1 ? Output::LAST_PAIRS : GateUp::LAST_PAIRS;
-                products<Qkv>(me, p.prefill + operand, tiles, last, [&](int tile, int pairs) {
+                products<Qkv>(me, p.prefill + operand, p.prefill + squares, tiles, last, [&](int tile, int pairs) {
                     if (phase == 0) {
                         finish_qkv(tile, pairs);
                     } else if (phase == 1) {
@@ -610,51 +373,60 @@ struct Prefiller {
                     }
                 });
                 if (phase == 0) {
-                    if (layer >= full_layers) return true;
+                    if (layer >= full_layers(p)) return true;
                     meet();
-                    mark(1);
                     attention();
                     meet();
-                    mark(2);
                     combination();
                 } else if (phase == 1) {
                     pass_on(norms + HIDDEN, Prefill::MLP_INPUT, Prefill::MLP_SQUARES);
                 } else {
                     meet();
-                    mark(5);
                     down();
                     pass_on(norms + 2 * HIDDEN, Prefill::LAYER_INPUT, Prefill::LAYER_SQUARES);
                     look_at_time(LAYERS - 1 - layer);
                 }
                 meet();
             }
-            mark(6);
             if (is_stopped()) return false;
         }
         return true;
     }
 };
 
-extern "C" __device__ const u64 SHARED_BYTES = WARPS * RING_SLOTS * STAGE_BYTES + sizeof(Shared);
+#include "prefill_attention.cuh"
 
-extern "C" __device__ const u64 BLOCK_THREADS = THREADS;
+extern "C" __device__ const u64 SHARED_BYTES = RING_SLOTS * Ring::BYTES + sizeof(Shared);
+extern "C" __device__ const u64 BLOCK_THREADS = ALL_THREADS;
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1) prefill(const __grid_constant__ Arguments p) {
+extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) prefill(const __grid_constant__ Arguments p) {
     extern __shared__ __align__(128) char memory[];
     const Command* command = p.command;
     if (command->is_void) return;
     if (blockIdx.x == 0 && threadIdx.x == 0) p.result->prefill_began_ns = device_time_ns();
 
-    Shared& shared = *reinterpret_cast<Shared*>(memory + WARPS * RING_SLOTS * STAGE_BYTES);
-    const int n_context = command->n_context, n_tokens = command->n_tokens, warp = threadIdx.x / 32;
+    Shared& shared = *reinterpret_cast<Shared*>(memory + RING_SLOTS * Ring::BYTES);
+    const int n_context = command->n_context, n_tokens = command->n_tokens;
     const int n_chunks = ceil_div(n_context + n_tokens, CHUNK);
     const bool is_frame = command->is_frame;
-    const int full_layers = IS_TRACED && p.prefill_trace ? LAYERS : LAYERS - 1;
-    if (threadIdx.x == 0) shared.program.fill(n_chunks);
+    Ring ring(memory, shared.barriers);
+    if (threadIdx.x == 0) {
+        ring.init();
+        shared.program.fill(n_chunks);
+        shared.open_layer = shared.stop = 0;
+        shared.fed_layer = is_frame ? -1 : 0;
+        shared.fed_next = is_frame ? shared.program.n_layer : 0;
+        shared.n_fed = 0;
+        shared.in_flight = COPIES;
+    }
     __syncthreads();
-    PrefillRing ring(memory + warp * RING_SLOTS * STAGE_BYTES, shared.barriers[warp], shared.program, p, n_context, full_layers, is_frame);
-    ring.fill();
-    Prefiller prefiller{p, shared, ring, n_context, n_tokens, n_chunks, 0, command->epoch, 0};
+    if (threadIdx.x >= THREADS) {
+        const Cursor cursor{shared.program, p, shared.open_layer, n_context, full_layers(p), shared.fed_layer, shared.fed_next};
+        Feeder<Cursor>(ring, cursor, shared.in_flight).run(shared.stop);
+        return;
+    }
+    Prefiller prefiller{p, shared, {ring, p, shared, n_context}, n_context, n_tokens, n_chunks, 0, command->epoch, 0};
+    prefiller.ring.feed();
 
     if (blockIdx.x == 0) {   // what `ranked` holds from now on
         for (int rank = threadIdx.x; rank < N_SLOTS; rank += THREADS) {
@@ -674,7 +446,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) prefill(const __grid_co
     prefiller.meet();
     if (blockIdx.x == 0 && threadIdx.x == 0) p.result->embedded_ns = device_time_ns();
 
-    const bool is_done = !prefiller.is_stopped() && prefiller.run(full_layers);
+    const bool is_done = !prefiller.is_stopped() && prefiller.run();
+    if (!is_done) shared.stop = 1;
     prefiller.ring.drain();
     if (blockIdx.x == 0 && threadIdx.x == 0) {
         if (!is_done) {

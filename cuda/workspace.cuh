@@ -2,20 +2,20 @@
 #pragma once
 #include "geometry.cuh"
 
-
 // Tagged words (64 bit) of decoding, by offset.
 struct Words {
+    static constexpr size_t SQUARES_SIZE = ceil_div(GRID, 16) * 16;                   // what follows begins a line
     static constexpr size_t MLP_INPUT = 0;                                            // operand words, K = HIDDEN
-    static constexpr size_t LAYER_INPUT = MLP_INPUT + HIDDEN / 2;                     // likewise
-    static constexpr size_t MLP_SQUARES = LAYER_INPUT + HIDDEN / 2;                   // [GRID] sums of squares
-    static constexpr size_t LAYER_SQUARES = MLP_SQUARES + even(GRID);                 // [GRID]
-    static constexpr size_t QUERY = LAYER_SQUARES + even(GRID);                       // [kv head][k-step][lane][2]
+    static constexpr size_t LAYER_INPUT = MLP_INPUT + HIDDEN / 2;                     // [step % 2] likewise
+    static constexpr size_t MLP_SQUARES = LAYER_INPUT + 2 * (HIDDEN / 2);             // [GRID] sums of squares
+    static constexpr size_t LAYER_SQUARES = MLP_SQUARES + SQUARES_SIZE;               // [step % 2][GRID]
+    static constexpr size_t QUERY = LAYER_SQUARES + 2 * SQUARES_SIZE;                 // [kv head][k-step][lane][2]
     static constexpr size_t TOKEN_KV = QUERY + KV_HEADS * HEAD_DIM * 4;               // [kv head][key, value][HEAD_DIM/2]
-    static constexpr size_t PARTIAL = TOKEN_KV + KV_HEADS * HEAD_DIM;                 // [split][dimension][8 heads]
+    static constexpr size_t ATTENDED = TOKEN_KV + KV_HEADS * HEAD_DIM;                // operand words, K = QUERY_SIZE
+    static constexpr size_t PARTIAL = ATTENDED + QUERY_SIZE / 2;                      // [split][dimension][8 heads]
     static constexpr size_t PARTIAL_SUM = PARTIAL + size_t(CHUNKS) * KV_HEADS * HEAD_DIM * 8;  // [split][8 heads][m, l]
-    static constexpr size_t ATTENDED = PARTIAL_SUM + size_t(CHUNKS) * KV_HEADS * 16;  // operand words, K = QUERY_SIZE
-    static constexpr size_t GATED = ATTENDED + QUERY_SIZE / 2;                        // operand words, K = INTERMEDIATE
-    static constexpr size_t LOGITS = GATED + INTERMEDIATE / 2;                        // [ACTION_ROWS]
+    static constexpr size_t GATED = PARTIAL_SUM + size_t(CHUNKS) * KV_HEADS * 16;     // operand words, K = INTERMEDIATE
+    static constexpr size_t LOGITS = GATED + INTERMEDIATE / 2;   // [ACTION_ROWS]
     static constexpr size_t COUNT = LOGITS + ACTION_ROWS;
 };
 
@@ -51,8 +51,6 @@ struct Trace {
     static constexpr int SIZE = OUT + HIDDEN;
 };
 
-constexpr int MARKS = 8;
-
 #ifdef TRACED
 constexpr bool IS_TRACED = true;
 #else
@@ -87,5 +85,4 @@ struct Arguments {
     Result* result;                  // page-locked
     float* trace;                    // Trace of the decoded tokens (built with TRACED)
     float* prefill_trace;            // Trace of the block's tokens (built with TRACED)
-    u64* marks;                      // [decode step 1, prefill][GRID][LAYERS + 1][MARKS] device times of phases (TRACED)
 };

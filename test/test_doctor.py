@@ -24,17 +24,26 @@ def run(*arguments):
 
 
 def test_this_machine_is_examined_from_end_to_end(capsys):
-    code = run("--seconds", "0.3", "--json")
+    code = run(
+        "--seconds",
+        "0.3",
+        "--json",
+        "--param",
+        "engine.backend=fake",
+        "--param",
+        "engine.model=fake:service_ms=2",
+    )
     report = json.loads(capsys.readouterr().out)
     checks = [Check(**fields) for fields in report["checks"]]
     names = [check.name for check in checks]
-    assert len(set(names)) == len(names) == 18 + ("GPU memory" in names)
+    assert len(set(names)) == len(names) == 20 + ("GPU memory" in names)
     assert {check.level for check in checks} <= {OK, WARN, FAIL}
     assert all(check.found for check in checks)
     assert all(check.advice for check in checks if check.level != OK)
     assert code == int(any(check.level == FAIL for check in checks))
     assert report["ok"] == (code == 0)
-    assert " wake-ups (" in checks[-1].found
+    assert " wake-ups (" in checks[-2].found
+    assert "95 %" in checks[-1].found and "0.1 % takes 2,995 ticks: --seconds 101" in checks[-1].found
 
 
 @pytest.mark.parametrize(
@@ -42,7 +51,7 @@ def test_this_machine_is_examined_from_end_to_end(capsys):
 )
 def test_only_a_failure_makes_the_exit_code_1(monkeypatch, capsys, levels, code):
     rows = [Check(f"thing {i}", level, "[found]", "do this") for i, level in enumerate(levels)]
-    monkeypatch.setattr(doctor, "examine", lambda seconds: iter(rows))
+    monkeypatch.setattr(doctor, "examine", lambda seconds, parameters: iter(rows))
     assert run() == code
     table = capsys.readouterr().out
     assert "thing 1" in table and "[found]" in table and levels[0] in table
@@ -50,7 +59,9 @@ def test_only_a_failure_makes_the_exit_code_1(monkeypatch, capsys, levels, code)
 
 def test_a_narrow_terminal_cuts_off_nothing_of_what_to_do(monkeypatch, capsys):
     path = "/etc/" + "security/" * 12 + "limits.conf"
-    monkeypatch.setattr(doctor, "examine", lambda seconds: iter([Check("thing", WARN, "found", path)]))
+    monkeypatch.setattr(
+        doctor, "examine", lambda seconds, parameters: iter([Check("thing", WARN, "found", path)])
+    )
     monkeypatch.setenv("COLUMNS", "80")
     run()
     cells = [line.split("│")[4] for line in capsys.readouterr().out.splitlines() if line.startswith("│")]

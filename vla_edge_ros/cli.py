@@ -85,9 +85,11 @@ COMMANDS = {
     ),
     "doctor": Command(
         "vla_edge_ros.evaluation.doctor",
-        "say what on this machine stands in the way, and what to do about it",
-        "Looks at Python, ROS, the Fast DDS profile, real-time priority, memory locking and the engines.",
-        ("vla-edge doctor",),
+        "say what on this machine stands in the way, and which deadline it can promise",
+        "Looks at Python, ROS, the Fast DDS profile, real-time priority, memory locking and the engines. "
+        "Then runs passes of the engine that the parameters name, and says at which deadline no more than "
+        "admission.target_miss_rate of the ticks would miss, or at which rate so few ticks can show it.",
+        ("vla-edge doctor", "vla-edge doctor --seconds 101 --param engine.backend=cuda"),
     ),
 }
 

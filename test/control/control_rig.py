@@ -143,7 +143,7 @@ class Rig:
     """frames_ms: when frames arrive (capture = receipt), in ms after S_0.
 
     policy: a policy, or the name of a bundled one. eviction: the name of an eviction policy.
-    heeds_deadlines: of the engine.
+    admission: the name of a rule. heeds_deadlines: of the engine.
     """
 
     def __init__(
@@ -154,6 +154,7 @@ class Rig:
         policy="demo_arm",
         n_slots=1024,
         eviction="fifo",
+        admission="ema",
         signatures=None,
         heeds_deadlines=False,
         **config,
@@ -175,7 +176,7 @@ class Rig:
             self.frames,
             FrameMemory(n_slots, len(self.policy.dimensions), make_policy(eviction)),
             ActionPlanner(self.policy, ActionConfig(period_ns=PERIOD)),
-            Admission(AdmissionConfig(ema_alpha=0.2, decay=0.9, probe_after_ticks=8)),
+            Admission(AdmissionConfig(ema_alpha=0.2, decay=0.9, probe_after_ticks=8, estimator=admission)),
             self.faults.append,
             signatures,
         )

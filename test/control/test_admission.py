@@ -14,7 +14,8 @@ def a_pass(total_ms: float) -> tuple[StageTimes, int]:
 
 
 def admission(**changes) -> Admission:
-    return Admission(AdmissionConfig(**{"ema_alpha": 0.2, "decay": 0.95, "probe_after_ticks": 30, **changes}))
+    values = {"estimator": "ema", "ema_alpha": 0.2, "decay": 0.95, "probe_after_ticks": 30}
+    return Admission(AdmissionConfig(**{**values, **changes}))
 
 
 def test_the_first_pass_is_admitted_without_an_estimate():
@@ -33,7 +34,7 @@ def test_stages_are_averaged_with_the_reference_alpha():
 def test_a_weight_that_is_changed_while_ticks_run_takes_effect():
     gate = admission()
     gate.observe(*a_pass(10))
-    gate.config = AdmissionConfig(ema_alpha=1.0, decay=0.9, probe_after_ticks=8)
+    gate.config = AdmissionConfig(1.0, 0.9, 8, "ema")
     gate.observe(*a_pass(30))
     assert gate.predict() == 30 * MS
 

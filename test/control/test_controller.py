@@ -444,6 +444,28 @@ def test_times_in_a_record_agree():
         assert record.own_pass is None or record.own_pass.finished_ns <= record.published_ns
 
 
+def test_under_the_conformal_rule_one_hiccup_costs_no_refusal():
+    rig = Rig(admission="conformal")
+    rig.run(20)
+    rig.engine.script_next(80.0)
+    decisions = [record.decision.value for record in rig.run(40)]
+    assert decisions[0] == "HOLD_LATE"
+    assert decisions[3:] == ["FRESH"] * 17
+    assert "HOLD_REFUSED" not in decisions
+
+
+def test_a_slow_engine_is_kept_to_the_promise_and_its_records_say_what_was_predicted():
+    frames_ms = np.arange(1, 11_000, 16.67)
+    rig = Rig(frames_ms, service_ms=40.0, max_hold_ns=10**12, admission="conformal")
+    records = rig.run(300)
+    assert rig.controller.promise.misses == sum(record.is_miss for record in records)
+    assert not rig.controller.promise.is_broken
+    last = records[-1]
+    assert last.decision is Decision.HOLD_REFUSED
+    assert sum(last.predicted_by_stage.values()) == last.predicted_ns
+    assert any(record.allowance_ns for record in records)
+
+
 def test_frames_are_compared_by_their_signatures_where_there_are_some():
     log = FrameLog(patch_signature, (SIGNATURE_SIZE,), np.float32)
     rig = Rig(signatures=log, eviction="semantic", n_slots=3 * 32 + 10 + 8)

@@ -239,7 +239,7 @@ NOTHING_FINISHED = [
 )
 def test_a_degenerate_run_has_a_page_and_a_table(run, recwarn):
     page = report(run, {})
-    assert page.count("<svg") == 4
+    assert page.count("<svg") == 5
     assert "nan" not in re.sub(r"<style>.*</style>", "", page).lower().replace("nanoseconds", "")
     assert shown(run)
     assert not [warning for warning in recwarn if issubclass(warning.category, RuntimeWarning)]

@@ -192,7 +192,8 @@ def recorded_live() -> RecordedRun:
 
 @pytest.fixture(scope="module")
 def recorded_stopped() -> RecordedRun:
-    return a_live_run(validate_all(SMALL), 120)
+    # The rule that promises something refuses most of what would be stopped.
+    return a_live_run(validate_all(SMALL | {"admission.estimator": "ema"}), 120)
 
 
 def again(recorded: RecordedRun, **changes) -> dict:
@@ -210,6 +211,14 @@ def test_the_live_run_of_these_tests_is_an_eventful_one(recorded_live):
 
 def test_a_recorded_run_reproduces_its_own_decisions_actions_and_journal(recorded_live):
     assert again(recorded_live) == run_document.outcome(recorded_live.ticks)
+
+
+def test_a_recorded_run_reproduces_what_admission_predicted_and_allowed(recorded_live):
+    with open_bag(SAMPLE) as bag:
+        records = replay_recorded(bag, SAMPLE_TOPIC, recorded_live.run["parameters"], recorded_live).records
+    for name in ("predicted_by_stage", "allowance_ns", "reason", "is_probe"):
+        assert [getattr(record, name) for record in records] == [tick[name] for tick in recorded_live.ticks]
+    assert any(record.allowance_ns for record in records)
 
 
 @pytest.mark.parametrize("policy", ["fifo", "sliding_window", "semantic"])

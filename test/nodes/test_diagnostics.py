@@ -7,8 +7,12 @@ from types import SimpleNamespace
 import pytest
 from robot import noise
 
+from vla_edge_ros.control.admission import Admission, AdmissionConfig
 from vla_edge_ros.control.controller import Totals
 from vla_edge_ros.control.decision import Decision
+from vla_edge_ros.control.promise import Promise
+from vla_edge_ros.control.record import TickRecord, WorkTimes
+from vla_edge_ros.engine.interface import StageTimes
 from vla_edge_ros.nodes import diagnostics
 from vla_edge_ros.perception.camera import CameraPipeline
 from vla_edge_ros.perception.frame_buffer import FrameBuffer
@@ -36,14 +40,21 @@ def look(camera, frames):
     """Looks at a section: (level, summary, values)."""
     controller = SimpleNamespace(
         totals=Totals(ticks=30),
-        admission=SimpleNamespace(refusals=9, longest_refusal=8, probes=2),
+        admission=Admission(AdmissionConfig(0.2, 0.9, 8)),
+        promise=Promise(),
         planner=SimpleNamespace(steps_dropped=5, joint_states_refused=3),
         is_enabled=True,
         decision_counts=Counter(),
-        last_record=SimpleNamespace(decision=Decision.FRESH, reason=""),
+        last_record=TickRecord(0, 0, 0, 0, Decision.FRESH),
     )
+    controller.admission.probes = 2
     sections = diagnostics.sections(controller, camera, frames, None, None, None, 0, None)
-    return lambda name: sections[name]()
+
+    def look(name, promise=None):
+        controller.promise = promise or controller.promise
+        return sections[name]()
+
+    return look
 
 
 def show(camera, age_ms):
@@ -80,3 +91,32 @@ def test_probes_dropped_steps_and_refused_joint_states_are_counted(look):
     assert values["probes"] == 2
     assert values["steps_dropped"] == 5
     assert values["joint_states_refused"] == 3
+
+
+def promise_of(misses, ticks):
+    """Passes of 50 ms, of which decode took 30 and was predicted to take 10."""
+    promise = Promise()
+    stages = StageTimes(prefill_ns=15 * MS, decode_ns=30 * MS)
+    for tick in range(ticks):
+        record = TickRecord(tick, 0, 0, 0, Decision.FRESH, submitted_work=tick)
+        if tick < misses:
+            record.decision = Decision.HOLD_LATE
+            record.predicted_by_stage = {"prefill": 14 * MS, "decode": 10 * MS, "transfer": MS}
+        record.work.append(WorkTimes(tick, "frame", 0, 0, 50 * MS, 50 * MS, stages))
+        promise.count(record, 0.001)
+    return promise
+
+
+def test_a_kept_promise_says_its_rate_its_interval_and_its_goodput(look):
+    level, summary, values = look("promise", promise_of(2, 4000))
+    assert level == diagnostics.OK
+    assert summary.startswith("2 misses in 4,000 ticks: 0.050 % (95 % Wilson interval 0.014 to 0.182 %)")
+    assert (values["goodput"], values["estimator"]) == ("0.999500", "conformal")
+    assert values["hold_streak_ticks"] == 0 and values["longest_hold_ticks"] == 2
+
+
+def test_a_broken_promise_is_an_error_that_names_the_stage(look):
+    level, summary, values = look("promise", promise_of(40, 4000))
+    assert level == diagnostics.ERROR
+    assert summary.endswith("target 0.1 %, most by decode")
+    assert values["blamed_on_decode"] == 40

@@ -19,6 +19,7 @@ from vla_edge_ros.control.events import (
     ResetMemory,
     Retune,
 )
+from vla_edge_ros.control.promise import Promise
 from vla_edge_ros.control.record import TickRecord
 from vla_edge_ros.control.schedule import TickSchedule, TickTimes
 from vla_edge_ros.control.sink import Sink
@@ -77,6 +78,7 @@ class Controller:
         self.planner = planner
         self.admission = admission
         self.totals = Totals()
+        self.promise = Promise()
         self.decision_counts = dict.fromkeys(Decision, 0)
         self.last_record: TickRecord | None = None
         self._clock = clock
@@ -274,14 +276,13 @@ class Controller:
             )
         if (busy := self._work.why_busy()) is not None:
             return Decision.HOLD_BUSY, busy
-        verdict = self.admission.ask(now_ns, times.cutoff_ns)
+        verdict = self.admission.ask(now_ns, times.cutoff_ns, self.memory.context_tokens)
         record.predicted_ns = verdict.predicted_ns
+        record.predicted_by_stage = verdict.predicted_by_stage
+        record.allowance_ns = verdict.allowance_ns
         record.is_probe = verdict.is_probe
         if not verdict.is_admitted:
-            return Decision.HOLD_REFUSED, (
-                f"a pass needs {verdict.predicted_ns / 1e6:.1f} ms, "
-                f"{(times.cutoff_ns - now_ns) / 1e6:.1f} ms are left"
-            )
+            return Decision.HOLD_REFUSED, verdict.refusal
         return None
 
     def _decide(
@@ -349,6 +350,8 @@ class Controller:
         record.retained_frames = len(self.memory.frames)
         action = self.planner.last_action
         record.action = None if action is None else action.tolist()
+        self.admission.settle(record.is_miss)
+        self.promise.count(record, self.admission.config.target_miss_rate)
         sink.tick(record)
         record.published_ns = self._clock.now_ns()
         record.is_late = record.published_ns > times.effect_ns

@@ -42,7 +42,8 @@ class TickRecord:
     seen_frame: index of the newest frame when the tick looked, 0 for none.
     frame_*: the frame that the tick's action is of, else the newest one when it looked.
     skipped_frames: published since the frame used before, and never used.
-    predicted_ns: admission's estimate of the pass, asked for at this tick.
+    predicted_ns: admission's estimate of the pass, asked for at this tick; predicted_by_stage: its parts.
+    allowance_ns: what admission kept free beside it.
     submitted_work: the pass that this tick began.
     work: results that this tick collected, the late ones of earlier ticks included.
     top_probability, entropy: mean over the A tokens of the last pass that this tick collected.
@@ -67,6 +68,8 @@ class TickRecord:
     frame_receipt_ns: int | None = None
     frame_age_ns: int | None = None
     predicted_ns: int | None = None
+    predicted_by_stage: dict[str, int] | None = None
+    allowance_ns: int | None = None
     is_probe: bool = False
     submitted_work: int | None = None
     work: list[WorkTimes] = field(default_factory=list)
@@ -92,8 +95,13 @@ class TickRecord:
 
     @property
     def is_miss(self) -> bool:
-        """The tick began a pass and its action is not that pass's."""
-        return self.submitted_work is not None and self.decision is not Decision.FRESH
+        """The tick began a pass that was late, stopped or failed.
+
+        No miss: the pass ended in time, and there was no frame or the robot was not ready to move.
+        """
+        if self.submitted_work is None or self.decision is Decision.FRESH:
+            return False
+        return self.own_pass is None or self.decision not in (Decision.HOLD_NO_FRAME, Decision.SAFE_STOP)
 
     @property
     def start_error_ns(self) -> int:
@@ -103,3 +111,16 @@ class TickRecord:
         record = asdict(self)
         record["decision"] = self.decision.value
         return record
+
+
+def work_times(written: dict) -> WorkTimes:
+    """What `asdict` made of a WorkTimes."""
+    stages = {name: StageTimes(**written[name]) for name in ("stages", "remaining")}
+    return WorkTimes(**(written | stages))
+
+
+def tick_record(written: dict) -> TickRecord:
+    """What `TickRecord.to_json` wrote, without whatever was written beside it."""
+    known = {name: written[name] for name in TickRecord.__slots__}
+    work = [work_times(work) for work in written["work"]]
+    return TickRecord(**(known | {"decision": Decision(written["decision"]), "work": work}))

@@ -82,6 +82,8 @@ def live_settings(parameters: Parameters) -> Retune:
             parameters["admission.ema_alpha"],
             parameters["admission.decay"],
             parameters["admission.probe_after_ticks"],
+            parameters["admission.estimator"],
+            parameters["admission.target_miss_rate"],
         ),
     )
 

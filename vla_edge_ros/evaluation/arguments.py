@@ -1,4 +1,4 @@
-"""What demo, replay and bench have in common on the command line."""
+"""What demo, replay, bench and doctor have in common on the command line."""
 
 import argparse
 import re
@@ -18,6 +18,10 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--instruction", help="what the robot is told (default: the recording's, if it has one)"
     )
+    add_parameter_argument(parser)
+
+
+def add_parameter_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--param",
         action="append",
@@ -37,9 +41,9 @@ def given_parameters(args: argparse.Namespace) -> dict:
         # A text is taken as it stands: YAML would make nothing of an empty one, and a number of `1`.
         is_text = any(row.name == name and row.type_name == "string" for row in NODE)
         values[name] = validate(name, text if is_text else _yaml_value(pair, text))
-    if args.policy is not None:
+    if getattr(args, "policy", None) is not None:
         values["memory.policy"] = args.policy
-    if args.instruction is not None:
+    if getattr(args, "instruction", None) is not None:
         values["instruction.initial"] = args.instruction
     return values
 

@@ -16,17 +16,18 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 from vla_edge_ros.control.bare_loop import BareLoop
 from vla_edge_ros.control.realtime import describe_limit, set_fifo_priority
 from vla_edge_ros.engine.interface import EngineSpec
 from vla_edge_ros.engine.linux import same_imports
-from vla_edge_ros.parameters import defaults
+from vla_edge_ros.evaluation.arguments import add_parameter_argument, given_parameters
+from vla_edge_ros.evaluation.check import FAIL, OK, WARN, Check, row
+from vla_edge_ros.evaluation.doctor_promise import check_gpu_processes, gpu_processes, measure_promise
+from vla_edge_ros.parameters import defaults, validate_all
 from vla_edge_ros.share import profile_variables, share_directory
-
-OK, WARN, FAIL = "ok", "warn", "fail"
 
 FIFO_PRIORITY = defaults()["control.priority"] + 1
 """The tick thread runs one above the node's other threads."""
@@ -40,26 +41,20 @@ _PROBE_TIMEOUT_S = 30
 _PERIOD_NS, _CUTOFF_NS, _EFFECT_NS = 33_333_000, 31_000_000, 33_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One row: `level` is ok, warn (works, with a loss that `found` or `advice` names) or fail."""
-
-    name: str
-    level: str
-    found: str
-    advice: str = ""
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--seconds", type=_seconds, default=5.0, help="time to measure the timer for (0: skip)"
+        "--seconds",
+        type=_seconds,
+        default=5.0,
+        help="time to measure the timer, and then the engine's passes, for (0: skip); 0.1 %% takes 100 s",
     )
+    add_parameter_argument(parser)
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
 
 def run(args: argparse.Namespace) -> int:
     """Print every check; 1 if one of them failed, else 0."""
-    checks = list(examine(args.seconds))
+    checks = list(examine(args.seconds, validate_all(given_parameters(args))))
     has_failed = any(check.level == FAIL for check in checks)
     if args.json:
         print(json.dumps({"ok": not has_failed, "checks": [asdict(check) for check in checks]}, indent=2))
@@ -68,7 +63,17 @@ def run(args: argparse.Namespace) -> int:
     return int(has_failed)
 
 
-def examine(seconds: float) -> Iterator[Check]:
+def examine(seconds: float, parameters: Mapping[str, object]) -> Iterator[Check]:
+    """Every check, and the deadline that can be promised last, with what stood in the way of a better one."""
+    checks = []
+    for check in _checks(seconds):
+        checks.append(check)
+        yield check
+    if seconds:
+        yield measure_promise(parameters, seconds, checks)
+
+
+def _checks(seconds: float) -> Iterator[Check]:
     yield check_python(sys.version_info[:2])
     yield check_platform(platform.machine(), platform.release())
     yield check_cores(len(os.sched_getaffinity(0)))
@@ -82,6 +87,7 @@ def examine(seconds: float) -> Iterator[Check]:
     yield check_memory_lock(resource.getrlimit(resource.RLIMIT_MEMLOCK)[0])
     yield check_governors(Path("/sys/devices/system/cpu"))
     yield check_gpu(*probe("from vla_edge_ros.evaluation.doctor import describe_gpu as f; print(f())"))
+    yield check_gpu_processes(*gpu_processes())
     yield check_pycuda(*probe("import pycuda; print(pycuda.VERSION_TEXT)"))
     yield check_bindings(*probe("import cuda.bindings as f; print(f.__version__)"))
     yield check_nvcc(*probe("from vla_edge_ros.engine.cuda.compiler import find_nvcc as f; print(f())"))
@@ -98,16 +104,16 @@ def examine(seconds: float) -> Iterator[Check]:
 def check_python(version: tuple[int, int]) -> Check:
     is_tested = (3, 10) <= version <= (3, 13)
     otherwise = FAIL if version < (3, 10) else WARN
-    return _check("Python", is_tested, ".".join(map(str, version)), "use Python 3.10 to 3.13", otherwise)
+    return row("Python", is_tested, ".".join(map(str, version)), "use Python 3.10 to 3.13", otherwise)
 
 
 def check_platform(machine: str, kernel: str) -> Check:
     is_known = machine in ("x86_64", "aarch64")
-    return _check("platform", is_known, f"{machine}, Linux {kernel}", "untried: use x86_64 or aarch64")
+    return row("platform", is_known, f"{machine}, Linux {kernel}", "untried: use x86_64 or aarch64")
 
 
 def check_cores(n_cores: int) -> Check:
-    return _check("cores", n_cores >= 2, str(n_cores), "the engine and the control loop want a core each")
+    return row("cores", n_cores >= 2, str(n_cores), "the engine and the control loop want a core each")
 
 
 def check_ros(works: bool, found: str) -> Check:
@@ -116,7 +122,7 @@ def check_ros(works: bool, found: str) -> Check:
         return Check("ROS 2", WARN, found, advice)
     is_fast_dds = found.startswith("rmw_fastrtps")
     advice = "untried: export RMW_IMPLEMENTATION=rmw_fastrtps_cpp"
-    return _check("ROS 2", is_fast_dds, f"rclpy on {found}", advice)
+    return row("ROS 2", is_fast_dds, f"rclpy on {found}", advice)
 
 
 def check_profile(environment: Mapping[str, str]) -> Check:
@@ -129,7 +135,7 @@ def check_profile(environment: Mapping[str, str]) -> Check:
         "best-effort images between processes get lost: the launch files set it; by hand, "
         f"export {variables[0]}={share_directory() / 'config/fastdds.xml'}"
     )
-    return _check("Fast DDS profile", is_there, found, advice)
+    return row("Fast DDS profile", is_there, found, advice)
 
 
 def check_shared_memory(folder: Path) -> Check:
@@ -140,12 +146,12 @@ def check_shared_memory(folder: Path) -> Check:
     found = f"{folder} has {usage.free // 2**20} of {usage.total // 2**20} MiB free"
     if usage.free < SHARED_MEMORY_LEAST_BYTES:
         return Check("shared memory", FAIL, found, f"remove what fills it; {_SHARED_MEMORY_ADVICE}")
-    return _check("shared memory", usage.free >= SHARED_MEMORY_MUST_BYTES, found, _SHARED_MEMORY_ADVICE)
+    return row("shared memory", usage.free >= SHARED_MEMORY_MUST_BYTES, found, _SHARED_MEMORY_ADVICE)
 
 
 def check_opencv(works: bool, found: str) -> Check:
     advice = "pip install opencv-python-headless, or apt install python3-opencv"
-    return _check("OpenCV", works, found, advice, otherwise=FAIL)
+    return row("OpenCV", works, found, advice, otherwise=FAIL)
 
 
 def check_cv_bridge(works: bool, found: str) -> Check:
@@ -162,48 +168,46 @@ def check_atomics(library_name: str, machine: str) -> Check:
 
 def check_priority(refusal: str) -> Check:
     found, _, advice = refusal.partition("; ")
-    return _check("real-time priority", not refusal, found or f"SCHED_FIFO {FIFO_PRIORITY} permitted", advice)
+    return row("real-time priority", not refusal, found or f"SCHED_FIFO {FIFO_PRIORITY} permitted", advice)
 
 
 def check_memory_lock(limit_bytes: int) -> Check:
     is_unlimited = limit_bytes == resource.RLIM_INFINITY
     advice = "add 'USER - memlock unlimited' to /etc/security/limits.conf; a container: --ulimit memlock=-1"
-    return _check("memory lock", is_unlimited, f"memlock limit {describe_limit(limit_bytes)} bytes", advice)
+    return row("memory lock", is_unlimited, f"memlock limit {describe_limit(limit_bytes)} bytes", advice)
 
 
 def check_governors(cpus: Path) -> Check:
     governors = {path.read_text().strip() for path in cpus.glob("cpu[0-9]*/cpufreq/scaling_governor")}
     found = ", ".join(sorted(governors)) or "no frequency scaling to be seen (a virtual machine?)"
-    return _check(
-        "CPU governor", governors <= {"performance"}, found, "cpupower frequency-set -g performance"
-    )
+    return row("CPU governor", governors <= {"performance"}, found, "cpupower frequency-set -g performance")
 
 
 def check_gpu(works: bool, found: str) -> Check:
-    return _check("GPU", works, found, _NUMPY_INSTEAD)
+    return row("GPU", works, found, _NUMPY_INSTEAD)
 
 
 def check_pycuda(works: bool, found: str) -> Check:
-    return _check("PyCUDA", works, found, "for a GPU: pip install pycuda")
+    return row("PyCUDA", works, found, "for a GPU: pip install pycuda")
 
 
 def check_bindings(works: bool, found: str) -> Check:
-    return _check("cuda-bindings", works, found, "for a GPU: pip install cuda-bindings")
+    return row("cuda-bindings", works, found, "for a GPU: pip install cuda-bindings")
 
 
 def check_nvcc(works: bool, found: str) -> Check:
     advice = "for a GPU: install the CUDA toolkit, or copy the kernels' cache from a machine that has it"
-    return _check("nvcc", works, found, advice)
+    return row("nvcc", works, found, advice)
 
 
 def check_cuda_engine(works: bool, obstacle: str) -> Check:
-    return _check("CUDA engine", works and not obstacle, obstacle or "can run", _NUMPY_INSTEAD)
+    return row("CUDA engine", works and not obstacle, obstacle or "can run", _NUMPY_INSTEAD)
 
 
 def check_gpu_memory(works: bool, found: str) -> Check:
     """The whole account of the engine against its budget, before it is configured."""
     advice = "raise memory.budget_bytes, or take fewer slots or a smaller model"
-    return _check("GPU memory", works, found, advice)
+    return row("GPU memory", works, found, advice)
 
 
 def measure_timer(seconds: float) -> Check:
@@ -222,7 +226,7 @@ def measure_timer(seconds: float) -> Check:
     if not loop.ticks:
         return Check("timer", WARN, "the bare loop made no tick", "measure for longer: --seconds 5")
     is_exact = not loop.late and p99_us * 1000 <= TIMER_ERROR_MUST_NS
-    return _check("timer", is_exact, found, "allow real-time priority; see what else uses the processor")
+    return row("timer", is_exact, found, "allow real-time priority; see what else uses the processor")
 
 
 def probe(code: str) -> tuple[bool, str]:
@@ -277,10 +281,6 @@ def _refusal_in_a_thread_of_its_own() -> str:
     thread.start()
     thread.join()
     return refusals[0]
-
-
-def _check(name: str, is_good: bool, found: str, advice: str, otherwise: str = WARN) -> Check:
-    return Check(name, OK, found) if is_good else Check(name, otherwise, found, advice)
 
 
 def _seconds(text: str) -> float:

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypedDict
 
-from vla_edge_ros.control.record import TickRecord, WorkTimes
-from vla_edge_ros.engine.interface import StageTimes, loadable_plan
+from vla_edge_ros.control.record import TickRecord, WorkTimes, work_times
+from vla_edge_ros.engine.interface import loadable_plan
 from vla_edge_ros.errors import UserError
 from vla_edge_ros.evaluation.json_shape import WrongShape, check
 from vla_edge_ros.evaluation.playback import Lap
@@ -186,7 +186,7 @@ class RecordedRun:
 
     def service(self) -> dict[int, WorkTimes]:
         """The times of each piece of work by its id."""
-        return {work["work_id"]: _times(work) for tick in self.ticks for work in tick["work"]}
+        return {work["work_id"]: work_times(work) for tick in self.ticks for work in tick["work"]}
 
     def check_replayable(self) -> None:
         """Raises UserError where something happened that a replay cannot repeat, or was not recorded."""
@@ -201,11 +201,6 @@ class RecordedRun:
                         f"the recorded run cannot be replayed from tick {tick['tick']} on "
                         f"({event['event']}): {reason}"
                     )
-
-
-def _times(work: dict) -> WorkTimes:
-    stages = {name: StageTimes(**work[name]) for name in ("stages", "remaining")}
-    return WorkTimes(**(work | stages))
 
 
 _NO_RUN = (OSError, ValueError, KeyError, TypeError, RecursionError)

@@ -4,6 +4,7 @@ import html
 from pathlib import Path
 
 from vla_edge_ros import output
+from vla_edge_ros.evaluation.calibration import calibration_plot
 from vla_edge_ros.evaluation.filmstrip import FilmFrame, film_strip
 from vla_edge_ros.evaluation.plots import decision_plot, histogram_plot, latency_plot, memory_plot, times_s
 from vla_edge_ros.evaluation.report_style import STYLE
@@ -49,6 +50,12 @@ def report(run: dict, film_strips: dict[str, list[FilmFrame]]) -> str:
         _figure(memory_plot(run), f"Frames held and frames evicted, policy {policy}."),
         "<h2>Latency by stage</h2>",
         _figure(histogram_plot(run), "How often a stage took how long."),
+        "<h2>Predicted and actual time</h2>",
+        _figure(
+            calibration_plot(run),
+            "Left: every pass, late and stopped ones included, against what admission predicted of it. Right:"
+            " the share of passes that took at most so much longer than predicted.",
+        ),
         "<h2>Figures</h2>",
         f'<div class="tables">{"".join(_tables(run))}</div>',
         f"<footer>{_footer(run)}</footer>",

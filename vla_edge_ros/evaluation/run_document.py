@@ -10,6 +10,8 @@ from typing import TypedDict
 
 from vla_edge_ros import __version__
 from vla_edge_ros.control.decision import Decision
+from vla_edge_ros.control.promise import Promise
+from vla_edge_ros.control.record import tick_record
 from vla_edge_ros.control.settings import Parameters
 from vla_edge_ros.engine.interface import STAGES
 from vla_edge_ros.evaluation.json_shape import WrongShape, check
@@ -25,6 +27,12 @@ class _Time(TypedDict):
     scheduled_ns: int
 
 
+class _Work(TypedDict):
+    work_id: int
+    submitted_ns: int
+    finished_ns: int
+
+
 class _Row(_Time, total=False):
     decision: str
     is_late: bool
@@ -35,6 +43,9 @@ class _Row(_Time, total=False):
     vision_ms: float | None
     prefill_ms: float | None
     decode_ms: float | None
+    predicted_ms: float | None
+    submitted_work: int | None
+    work: list[_Work]
 
 
 _Parameters = TypedDict(
@@ -63,6 +74,11 @@ class _Document(_Rows, total=False):
     ticks: int | None
     fresh: int | None
     fresh_ratio: float | None
+    misses: int | None
+    miss_rate_wilson_95: list[float] | None
+    refusals: int | None
+    longest_refusal: int | None
+    longest_hold: int | None
     late_publishes: int | None
     skipped_ticks: int | None
     aborted_passes: int | None
@@ -90,6 +106,7 @@ def row(record: dict) -> dict:
     return {
         "frame_age_ms": _ms(record["frame_age_ns"]),
         "predicted_ms": _ms(record["predicted_ns"]),
+        "allowance_ms": _ms(record["allowance_ns"]),
         "pass_ms": _ms(own and own["finished_ns"] - own["submitted_ns"]),
         **stages,
         "evicted": [line["frame"] for line in record["journal"]],
@@ -123,6 +140,7 @@ def summarise(records: list[dict], first_frame: int = 0) -> dict:
         "ticks": len(records),
         "fresh": fresh,
         "fresh_ratio": fresh / len(records) if records else 0.0,
+        **_promise(records),
         "late_publishes": sum(record["is_late"] for record in records),
         "skipped_ticks": sum(record["skipped_ticks"] for record in records),
         "aborted_passes": sum(work["is_aborted"] for record in records for work in record["work"]),
@@ -131,6 +149,20 @@ def summarise(records: list[dict], first_frame: int = 0) -> dict:
         "start_error_ms": percentiles(
             [(record["started_ns"] - record["scheduled_ns"]) / 1e6 for record in records]
         ),
+    }
+
+
+def _promise(records: list[dict]) -> dict:
+    """Misses per tick and what they were avoided with, over `TickRecord.to_json`s."""
+    promise = Promise()
+    for record in records:
+        promise.count(tick_record(record), 0.0)
+    return {
+        "misses": promise.misses,
+        "miss_rate_wilson_95": list(promise.miss_interval()),
+        "refusals": promise.refusals,
+        "longest_refusal": promise.longest_refusal,
+        "longest_hold": promise.longest_hold,
     }
 
 

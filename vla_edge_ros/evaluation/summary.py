@@ -77,12 +77,25 @@ def _tick_rows(run: dict) -> list[tuple[str, str]]:
         ("ticks skipped", in_words(run.get("skipped_ticks"))),
         ("fresh actions", in_words(run.get("fresh"))),
         ("share of fresh actions", in_words(None if ratio is None else 100.0 * ratio, 1, "%")),
+        *_promise_rows(run),
         ("passes stopped at their deadline", in_words(run.get("aborted_passes"))),
         ("late publishes", in_words(run.get("late_publishes"))),
     ]
     if run.get("bare_loop_late") is not None:
         rows.append(("late in a bare loop", in_words(run["bare_loop_late"])))
     return rows
+
+
+def _promise_rows(run: dict) -> list[tuple[str, str]]:
+    if run.get("misses") is None:
+        return []
+    low, high = (100 * end for end in run.get("miss_rate_wilson_95") or (0.0, 1.0))
+    return [
+        ("misses", in_words(run["misses"])),
+        ("misses per tick, 95 % (Wilson)", f"{in_words(low, 3)} to {in_words(high, 3, '%')}"),
+        ("longest refusal", in_words(run.get("longest_refusal"), 0, "ticks")),
+        ("longest hold", in_words(run.get("longest_hold"), 0, "ticks")),
+    ]
 
 
 def _decision_rows(run: dict) -> list[tuple[str, str]]:

@@ -120,6 +120,11 @@ class FrameMemory:
             self._has_block = True
         return evicted
 
+    @property
+    def context_tokens(self) -> int:
+        """How many tokens the next pass attends to, before room is made for its frame."""
+        return self._prompt_tokens + FRAME_TOKENS * len(self.frames)
+
     def context_slots(self) -> np.ndarray:
         """(n,) int32, a view in rank order: the prompt's slots, then the retained frames', oldest first."""
         return self._context[: self._n_context]

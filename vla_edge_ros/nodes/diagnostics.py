@@ -153,6 +153,30 @@ def sections(
             return WARN, f"{last.decision}: {last.reason}", values
         return OK, str(last.decision), values
 
+    def promise_section() -> Section:
+        promise = controller.promise
+        low, high = promise.miss_interval()
+        values = {
+            "estimator": controller.admission.config.estimator,
+            "target_miss_rate": promise.target,
+            "ticks": promise.ticks,
+            "misses": promise.misses,
+            "miss_rate": f"{promise.miss_rate:.6f}",
+            "miss_rate_wilson_95_low": f"{low:.6f}",
+            "miss_rate_wilson_95_high": f"{high:.6f}",
+            "refusal_rate": f"{promise.refusal_rate:.6f}",
+            "longest_refusal_ticks": promise.longest_refusal,
+            "goodput": f"{promise.goodput:.6f}",
+            "hold_streak_ticks": promise.hold_streak,
+            "longest_hold_ticks": promise.longest_hold,
+            **{f"blamed_on_{stage}": count for stage, count in promise.blame.items()},
+        }
+        last = controller.last_record
+        if last is not None and last.own_pass is not None and last.predicted_ns is not None:
+            values["predicted_ms"] = f"{last.predicted_ns / 1e6:.3f}"
+            values["pass_ms"] = f"{last.own_pass.total_ns / 1e6:.3f}"
+        return (ERROR if promise.is_broken else OK), promise.in_words(), values
+
     def memory_section() -> Section:
         memory = controller.memory
         values = {
@@ -191,6 +215,7 @@ def sections(
     return {
         "camera": camera_section,
         "control": control_section,
+        "promise": promise_section,
         "memory": memory_section,
         "engine": engine_section,
         "recorder": recorder_section,

@@ -244,7 +244,8 @@ class EdgeNode(LifecycleNode):
         if values["control.record_path"]:
             run = {"parameters": values, "engine": settings.describe_engine(values, info)}
             self._recorder = self._keep(Recorder(Path(values["control.record_path"]), run))
-        self._sink = RosSink(self, policy.groups, self._recorder, info.plan_id)
+        promise = self._controller.promise
+        self._sink = RosSink(self, policy.groups, self._recorder, promise, info.plan_id)
         self._releases.append(self._sink.destroy)
         self._subscribe(values)
         self._report(info)

@@ -8,6 +8,8 @@ from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
 from vla_edge_ros.actions.messages import GroupCommand, GroupTrajectory
 from vla_edge_ros.control.decision import Decision
+from vla_edge_ros.control.latency_model import PASS_STAGES
+from vla_edge_ros.control.promise import Promise
 from vla_edge_ros.control.record import TickRecord
 from vla_edge_ros.engine.interface import STAGES
 
@@ -62,6 +64,9 @@ class TickMessage:
         self._set("frame_stamp_ns", record.frame_stamp_ns)
         self._set("frame_age_ms", _ms(record.frame_age_ns))
         self._set("predicted_ms", _ms(record.predicted_ns))
+        self._set("allowance_ms", _ms(record.allowance_ns))
+        for stage in PASS_STAGES:
+            self._set(f"predicted_{stage}_ms", _ms((record.predicted_by_stage or {}).get(stage)))
         self._set("pass_ms", _ms(own and own.total_ns))
         for stage in STAGES:
             self._set(f"{stage}_ms", _ms(own and getattr(own.stages, f"{stage}_ns")))
@@ -85,8 +90,11 @@ class TickMessage:
         pair.value = "" if value is None else str(value)
 
 
-def telemetry(record: TickRecord) -> dict[str, float]:
-    """The figures of `~/telemetry/NAME`, NaN where the tick has none: a gap in a plot, not a zero."""
+def telemetry(record: TickRecord, promise: Promise) -> dict[str, float]:
+    """The figures of `~/telemetry/NAME`, NaN where the tick has none: a gap in a plot, not a zero.
+
+    The rates are those since the start, this tick included.
+    """
     own = record.own_pass
     nan = float("nan")
 
@@ -102,9 +110,14 @@ def telemetry(record: TickRecord) -> dict[str, float]:
         "publish_ms": ms(record.published_ns - record.scheduled_ns),
         "frame_age_ms": ms(record.frame_age_ns),
         "predicted_ms": ms(record.predicted_ns),
+        "allowance_ms": ms(record.allowance_ns),
         "pass_ms": ms(own and own.total_ns),
         **{f"{stage}_ms": ms(own and getattr(own.stages, f"{stage}_ns")) for stage in STAGES},
         "hold_ms": ms(record.hold_ns),
+        "hold_streak": float(promise.hold_streak),
+        "miss_rate": promise.miss_rate,
+        "refusal_rate": promise.refusal_rate,
+        "goodput": promise.goodput,
         "retained_frames": float(record.retained_frames),
         "top_probability": nan if record.top_probability is None else record.top_probability,
     }

@@ -11,6 +11,7 @@ from trajectory_msgs.msg import JointTrajectory
 
 from vla_edge_ros.actions.messages import GroupCommand, GroupTrajectory
 from vla_edge_ros.actions.policy import Group, Interface
+from vla_edge_ros.control.promise import Promise
 from vla_edge_ros.control.record import TickRecord
 from vla_edge_ros.control.recorder import Recorder
 from vla_edge_ros.nodes.messages import TickMessage, command_message, telemetry, trajectory_message
@@ -25,8 +26,16 @@ class RosSink:
     plan_id: the engine's; one that replaces it follows the same plan.
     """
 
-    def __init__(self, node: Node, groups: Sequence[Group], recorder: Recorder | None, plan_id: str) -> None:
+    def __init__(
+        self,
+        node: Node,
+        groups: Sequence[Group],
+        recorder: Recorder | None,
+        promise: Promise,
+        plan_id: str,
+    ) -> None:
         self._node = node
+        self._promise = promise
         self._groups = {
             group.name: node.create_publisher(
                 JointTrajectory if group.interface is Interface.TRAJECTORY else Float64MultiArray,
@@ -38,7 +47,7 @@ class RosSink:
         self._tick = node.create_publisher(DiagnosticStatus, "~/tick", 1)
         self._telemetry = {
             name: node.create_publisher(Float64, f"~/telemetry/{name}", 1)
-            for name in telemetry(TickRecord(0, 0, 0, 0))
+            for name in telemetry(TickRecord(0, 0, 0, 0), promise)
         }
         self._tick_message = TickMessage(node.get_fully_qualified_name(), plan_id)
         self._figure = Float64()
@@ -65,7 +74,7 @@ class RosSink:
         self._tick.publish(self._tick_message.fill(record))
 
     def finished(self, record: TickRecord) -> None:
-        for name, value in telemetry(record).items():
+        for name, value in telemetry(record, self._promise).items():
             self._figure.data = value
             self._telemetry[name].publish(self._figure)
         if self._recorder is not None:

@@ -122,10 +122,27 @@ CONTROL = (
 
 ADMISSION = (
     Parameter(
+        "admission.estimator",
+        "conformal",
+        "What decides whether a pass is begun. `conformal` keeps `admission.target_miss_rate`, see "
+        "docs/admission.md. `ema`: the reference's moving averages. `fixed`: the medians of the "
+        "first 31 passes. The last two promise nothing.",
+        allowed=("conformal", "ema", "fixed"),
+    ),
+    Parameter(
+        "admission.target_miss_rate",
+        0.001,
+        "Misses per tick that `conformal` keeps to in the long run: passes begun that are late, stopped or "
+        "failed. Passes are refused where this costs fewer. 0.001 takes 3,000 ticks without a miss to show.",
+        minimum=0.00001,
+        maximum=0.499,
+        is_live=True,
+    ),
+    Parameter(
         "admission.ema_alpha",
         0.2,
-        "Weight of the newest sample in the moving averages of prefill and decode time. 1: only the newest "
-        "counts.",
+        "`ema`: weight of the newest sample in the moving averages of prefill and decode time. 1: only the "
+        "newest counts.",
         minimum=0.001,
         maximum=1.0,
         is_live=True,
@@ -133,8 +150,8 @@ ADMISSION = (
     Parameter(
         "admission.decay",
         0.9,
-        "Factor on the predicted time at each refused tick, so that one slow pass cannot refuse for ever. "
-        "1: no ageing, only the probe below ends a run of refusals.",
+        "`ema`: factor on the predicted time at each refused tick, so that one slow pass cannot refuse for "
+        "ever. 1: no ageing, only the probe below ends a run of refusals.",
         minimum=0.1,
         maximum=1.0,
         is_live=True,
@@ -142,8 +159,8 @@ ADMISSION = (
     Parameter(
         "admission.probe_after_ticks",
         8,
-        "After so many refusals in a row the next tick is admitted whatever is predicted. The default comes"
-        " before the hold timeout of `actions.max_hold_ms`.",
+        "`ema`, `fixed`: after so many refusals in a row the next tick is admitted whatever is predicted. "
+        "The default comes before the hold timeout of `actions.max_hold_ms`.",
         unit="ticks",
         minimum=1,
         maximum=1000,

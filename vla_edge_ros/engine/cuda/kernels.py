@@ -20,7 +20,7 @@ _POINTERS_BEFORE = (
     *("weights", "vision", "vision_bias", "norms", "qkv_bias", "rows", "rope"),
     *("cache", "ranked", "ranked_slots", "command", "host_command", "prompt_rows", "frame_buffer"),
 )
-_POINTERS_AFTER = ("words", "prefill", "result", "trace", "prefill_trace", "marks")
+_POINTERS_AFTER = ("words", "prefill", "result", "trace", "prefill_trace")
 
 
 class Arguments(ctypes.Structure):
@@ -69,7 +69,7 @@ def result_dtype(hidden_size: int) -> np.dtype:
 
 
 TRACED = "-DTRACED"
-"""Built to write every operator's output, and phases' times, for checks."""
+"""Built to write every operator's output, for checks."""
 
 LOSES_SPLIT = "-DLOST_SPLIT=0"
 """Built with a fault, for a check that must find it: attention leaves out its first split."""

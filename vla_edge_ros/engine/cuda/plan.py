@@ -152,9 +152,10 @@ def decode_shared_bytes(plan: Plan) -> int:
     sums = 2 * 16 * WARPS * 4 * max(tiles for tiles, _ in tilings)
     operand = WARPS * 4 * 8 * -(-max(hidden, mlp) // (16 * WARPS))
     scores = 2 * CHUNK * 8 * 4 * (2 if kv_units > 1 else 1)
+    query = 2 * config.head_dim // 32 * 32 * 8
     combined = WARPS * 8 * 16
     ring = plan.ring_slots * (WARPS * plan.stage_bytes + 16)
-    return ring + 16 * n_stages + sums + operand + scores + combined + _SMALL_SHARED_BYTES
+    return ring + 16 * n_stages + sums + operand + scores + query + combined + _SMALL_SHARED_BYTES
 
 
 def _tiling(
