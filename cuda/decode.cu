@@ -267,7 +267,7 @@ struct Decoder {
         float square = 0;
         if (has_pair(me)) {
             put(words + operand + operand_word(2 * pair), pack(x0 * weight.x, x1 * weight.y), tag);
-            square = x0 * x0 + x1 * x1;
+            square = two_products(x0, x0, x1, x1);
         }
         if (me.warp < BUSY_WARPS) {
 #pragma unroll

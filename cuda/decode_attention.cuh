@@ -166,9 +166,9 @@ __device__ __forceinline__ void Decoder::combine(int kv_head, int d) {
                 const float o0 = __uint_as_float(u32(h ? v[0].y : v[0].x));
                 const float o1 = __uint_as_float(u32(h ? v[1].y : v[1].x));
                 const float most = fmaxf(m[h], top), old = exp2_fast(m[h] - most), now = exp2_fast(top - most);
-                l[h] = l[h] * old + sum * now;
-                o[h][0] = o[h][0] * old + o0 * now;
-                o[h][1] = o[h][1] * old + o1 * now;
+                l[h] = two_products(l[h], old, sum, now);
+                o[h][0] = two_products(o[h][0], old, o0, now);
+                o[h][1] = two_products(o[h][1], old, o1, now);
                 m[h] = most;
             }
         }

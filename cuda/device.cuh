@@ -52,10 +52,13 @@ __device__ __forceinline__ float low_of(u32 v) { return __uint_as_float(v << 16)
 __device__ __forceinline__ float high_of(u32 v) { return __uint_as_float(v & 0xffff0000u); }
 __device__ __forceinline__ float rounded(float v) { return __bfloat162float(__float2bfloat16_rn(v)); }
 
-// RoPE of one pair: (low, high) turned by (cosine, sine). Roundings are spelled out, since a key is turned by two
-// kernels, when it is new and when its rank changes, and a compiler may contract a b - c d either way.
+// a b + c d with its roundings spelled out: a compiler may contract either product, and what two kernels or two builds
+// compute must have the same bits.
+__device__ __forceinline__ float two_products(float a, float b, float c, float d) { return __fmaf_rn(a, b, __fmul_rn(c, d)); }
+
+// RoPE of one pair: (low, high) turned by (cosine, sine).
 __device__ __forceinline__ float2 turned(float low, float high, const float2& turn) {
-    return make_float2(__fmaf_rn(low, turn.x, -__fmul_rn(high, turn.y)), __fmaf_rn(high, turn.x, __fmul_rn(low, turn.y)));
+    return make_float2(two_products(low, turn.x, -high, turn.y), two_products(high, turn.x, low, turn.y));
 }
 
 // The eight computing warps meet.

@@ -159,7 +159,7 @@ struct Prefiller {
                 const float2 weight = *reinterpret_cast<const float2*>(norm + 2 * pair);
                 *reinterpret_cast<u32*>(p.prefill + operand + operand_place(2 * pair, token)) =
                     pack(x0[tile] * weight.x, x1[tile] * weight.y);
-                square += x0[tile] * x0[tile] + x1[tile] * x1[tile];
+                square += two_products(x0[tile], x0[tile], x1[tile], x1[tile]);
             }
         }
 #pragma unroll
