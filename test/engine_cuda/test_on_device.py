@@ -183,12 +183,11 @@ def test_a_pass_gives_the_same_bits_whether_its_keys_were_kept_or_are_gathered_a
         assert decoder.finish()["logits"].tobytes() == kept["logits"].tobytes(), f"pass {tick}"
 
 
-@pytest.mark.parametrize("model", CONFIGS)
-def test_plans_of_like_stages_give_the_same_bits_and_others_the_same_logits(device, model):
+def test_plans_of_like_stages_give_the_same_bits_and_others_the_same_logits(device):
     from vla_edge_ros.engine.cuda.plan import candidates
 
     told = {}
-    for plan in candidates(CONFIGS[model], N_SLOTS, device.multiprocessors, device.shared_bytes):
+    for plan in candidates(CONFIGS["tiny"], N_SLOTS, device.multiprocessors, device.shared_bytes):
         frames = FrameBuffer.create()
         decoder = decoder_of(device, plan, frames)
         memory = Memory(decoder, frames, np.arange(N_SLOTS, dtype=np.int32), seed=17)
