@@ -4,12 +4,9 @@ import numpy as np
 import pytest
 
 from vla_edge_ros.control import settings
-from vla_edge_ros.engine.interface import EngineInfo
 from vla_edge_ros.parameters import validate_all
 from vla_edge_ros.simulation.environment import HOLD, Environment
 from vla_edge_ros.simulation.model_actor import DEPLOYMENT, ModelActor
-
-INFO = EngineInfo("scripted", "scripted", 513, embedding_size=4)
 
 
 @pytest.fixture
@@ -72,7 +69,7 @@ def test_a_new_instruction_empties_memory(actor, moving):
 def test_the_deployed_memory_retains_a_cue_and_holds_it_until_the_arm_has_gone_there():
     """The cue lasts 30 ticks, the wait up to 20 s, and an expert is there within 2 s of the lamp."""
     values = validate_all(DEPLOYMENT)
-    memory = settings.frame_memory(values, 8, INFO, None)
+    memory = settings.frame_memory(values, 8, 4)
     instruction = "when the lamp turns green, go where the light was"
     memory.set_prompt(len(settings.Prompter(values).changed_to(instruction).tokens))
     stride = memory.stride_ticks

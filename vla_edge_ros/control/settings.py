@@ -99,17 +99,20 @@ def action_config(parameters: Parameters) -> ActionConfig:
     )
 
 
-def frame_memory(
-    parameters: Parameters, action_tokens: int, info: EngineInfo, signatures: FrameLog | None
-) -> FrameMemory:
-    """The memory of an engine; `signatures` is that of `signature_log`."""
+def frame_memory(parameters: Parameters, action_tokens: int, embedding_size: int) -> FrameMemory:
+    """The memory that the parameters name; `embedding_size` is what `embedding_size` says of an engine."""
     return FrameMemory(
         parameters["memory.slots"],
         action_tokens,
         make_policy(parameters["memory.policy"], parameters["memory.window_frames"]),
-        info.embedding_size if signatures is None else SIGNATURE_SIZE,
+        embedding_size,
         parameters["memory.stride_ticks"],
     )
+
+
+def embedding_size(info: EngineInfo, signatures: FrameLog | None) -> int:
+    """Values that frames are compared by; `signatures` is that of `signature_log`."""
+    return info.embedding_size if signatures is None else signatures.shape[0]
 
 
 def build_controller(
@@ -124,7 +127,7 @@ def build_controller(
 ) -> Controller:
     """A controller around an engine that is already configured; `signatures` is that of `signature_log`."""
     live = live_settings(parameters)
-    memory = frame_memory(parameters, len(policy.dimensions), info, signatures)
+    memory = frame_memory(parameters, len(policy.dimensions), embedding_size(info, signatures))
     planner = ActionPlanner(policy, action_config(parameters))
     admission = Admission(live.admission)
     return Controller(

@@ -38,7 +38,8 @@ class ModelActor:
         self._engine = make_engine(settings.engine_spec(values, n_actions), self._frames)
         self._info = self._engine.configure()
         self._signatures = settings.signature_log(values)
-        self.memory = settings.frame_memory(values, n_actions, self._info, self._signatures)
+        size = settings.embedding_size(self._info, self._signatures)
+        self.memory = settings.frame_memory(values, n_actions, size)
         self._values = values
         self._work_id = 0
         self.begin()
