@@ -11,7 +11,7 @@ import pytest
 
 from vla_edge_ros.evaluation import doctor
 from vla_edge_ros.evaluation.doctor import FAIL, OK, WARN, Check, probe
-from vla_edge_ros.parameters import defaults
+from vla_edge_ros.parameters import defaults, validate_all
 
 ROOT = Path(__file__).resolve().parents[1]
 OLD_NAME, NEW_NAME = "FASTRTPS_DEFAULT_PROFILES_FILE", "FASTDDS_DEFAULT_PROFILES_FILE"
@@ -194,7 +194,7 @@ def test_the_account_of_the_gpu_is_looked_at_only_where_the_engine_can_run(monke
 
     for obstacle, has_account in (("no NVIDIA driver", False), ("", True)):
         monkeypatch.setattr(doctor, "probe", probe_of(obstacle))
-        checks = {check.name: check for check in doctor.examine(0)}
+        checks = {check.name: check for check in doctor.examine(0, validate_all({}))}
         assert ("GPU memory" in checks) == has_account
     assert checks["GPU memory"] == Check("GPU memory", OK, "3412 MB")
 
