@@ -258,6 +258,16 @@ def test_jumps_of_the_ros_clock_empty_memory_and_small_steps_do_not(robot):
     robot.node.destroy_publisher(clock)
 
 
+def test_the_memory_strip_comes_where_nothing_publishes_the_ros_clock(robot):
+    assert robot.set(use_sim_time=True) == ""
+    robot.until_event("clock_jump")
+    strips = []
+    robot.listen(Image, "memory_strip", strips.append)
+    robot.until(lambda: len(strips) >= 2)
+    assert robot.set(use_sim_time=False) == ""
+    robot.until_event("clock_jump")
+
+
 # Another configuration of the same process
 
 
