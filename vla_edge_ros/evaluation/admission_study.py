@@ -7,6 +7,7 @@ The rules are the node's own, in simulated time. docs/admission.md has the figur
 
 import argparse
 import json
+import multiprocessing
 import shlex
 import sys
 import time
@@ -126,7 +127,8 @@ def summarise(rows: list[dict]) -> dict:
 
 
 def _studied(n_ticks: int, n_processes: int) -> Iterator[list[dict]]:
-    with ProcessPoolExecutor(n_processes) as pool:
+    # Not forked: NumPy has threads, and a fork of theirs may hang.
+    with ProcessPoolExecutor(n_processes, multiprocessing.get_context("spawn")) as pool:
         yield from pool.map(partial(study, n_ticks=n_ticks), TRACES)
 
 
