@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from typing import NamedTuple
 
 from vla_edge_ros.control.decision import Decision
 from vla_edge_ros.control.latency_model import durations_by_stage
@@ -10,6 +11,15 @@ from vla_edge_ros.control.record import TickRecord, WorkTimes
 
 Z_95 = 1.959963984540054
 """Two-sided 95 % of the normal distribution."""
+
+
+class Rates(NamedTuple):
+    """What `Promise` comes to at one tick; rates per tick, the streak in ticks."""
+
+    hold_streak: int
+    miss_rate: float
+    refusal_rate: float
+    goodput: float
 
 
 class Promise:
@@ -84,6 +94,10 @@ class Promise:
     def goodput(self) -> float:
         """FRESH per tick."""
         return self._share(self.fresh)
+
+    def rates(self) -> Rates:
+        """As of the tick that was counted last."""
+        return Rates(self.hold_streak, self.miss_rate, self.refusal_rate, self.goodput)
 
     def _share(self, n: int) -> float:
         return n / self.ticks if self.ticks else 0.0
