@@ -166,7 +166,7 @@ class ActionPlanner:
         under load would sink by its tracking error again and again. A joint that is held back keeps the
         command on a leash, so that it does not spring away when let go.
         """
-        near = np.clip(start, measured - self._leash, measured + self._leash)
+        near = start.clip(measured - self._leash, measured + self._leash)
         # Without joint states nothing is sent; the deltas alone are shown.
         start = np.nan_to_num(np.where(np.isnan(measured), start, near))
         columns = self._joint_deltas

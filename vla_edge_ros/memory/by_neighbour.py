@@ -45,5 +45,5 @@ class Semantic:
         if n_frames == 1:
             return Victim(0, ONLY_FRAME)
         cosines = self._similarity.cosines
-        place = int(np.argmax(cosines >= cosines.max() - TIE))
+        place = int((cosines >= cosines.max() - TIE).argmax())
         return Victim(place, f"cosine {cosines[place]:.4f} with its successor")

@@ -1,7 +1,8 @@
 """Messages as bytes: the little-endian CDR that DDS sends and that rclpy publishes as it is.
 
-OMG Common Data Representation as DDSI-RTPS 2.2 uses it (10.2, encapsulation CDR_LE): a value of n bytes begins
-at a multiple of n after the encapsulation. Strings are padded behind here, so that what follows lies on 4.
+OMG Common Data Representation as DDSI-RTPS 2.2 uses it (10.2, encapsulation CDR_LE): a value of n bytes
+begins at a multiple of n after the encapsulation. Strings are padded behind here, so that what follows lies
+on a multiple of 4.
 """
 
 import struct
