@@ -24,7 +24,8 @@ def padded(data: bytes) -> bytes:
 
 def string(text: str) -> bytes:
     data = text.encode()
-    return uint32(len(data) + 1) + data + _PADDING[len(data) & 3]
+    n_bytes = len(data)
+    return uint32(n_bytes + 1) + data + _PADDING[n_bytes & 3]
 
 
 def time(nanoseconds: int) -> bytes:
