@@ -59,6 +59,15 @@ def test_every_figure_has_a_topic_of_its_own(robot):
     robot.until(lambda: heard["is_fresh"] == 1.0 and heard["pass_ms"] >= 5)
 
 
+def test_telemetry_misses_no_tick_and_keeps_their_order(robot):
+    robot.picture = None
+    robot.until_tick(decision="HOLD_NO_FRAME")
+    streaks = []
+    robot.listen(Float64, "telemetry/hold_streak", lambda message: streaks.append(message.data))
+    robot.until(lambda: len(streaks) >= 30)
+    assert streaks == [streaks[0] + i for i in range(len(streaks))]
+
+
 def test_without_a_camera_it_holds_then_stops_and_diagnostics_say_so(robot):
     robot.until_tick(decision="FRESH")
     robot.until_status("control", OK)

@@ -1,12 +1,22 @@
 """What became of the promise: misses per tick so far, and what to blame for them."""
 
 from collections import Counter
+from typing import NamedTuple
 
 from vla_edge_ros.control.decision import Decision
 from vla_edge_ros.control.latency_model import durations_by_stage
 from vla_edge_ros.control.miss_account import MOST_MISSES
 from vla_edge_ros.control.record import TickRecord, WorkTimes
 from vla_edge_ros.figures import wilson_interval
+
+
+class Rates(NamedTuple):
+    """What `Promise` comes to at one tick; rates per tick, the streak in ticks."""
+
+    hold_streak: int
+    miss_rate: float
+    refusal_rate: float
+    goodput: float
 
 
 class Promise:
@@ -81,6 +91,10 @@ class Promise:
     def goodput(self) -> float:
         """FRESH per tick."""
         return self._share(self.fresh)
+
+    def rates(self) -> Rates:
+        """As of the tick that was counted last."""
+        return Rates(self.hold_streak, self.miss_rate, self.refusal_rate, self.goodput)
 
     def _share(self, n: int) -> float:
         return n / self.ticks if self.ticks else 0.0

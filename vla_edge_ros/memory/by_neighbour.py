@@ -41,5 +41,5 @@ class Semantic(WhenFull):
 
     def _choose(self, n_frames: int) -> Victim:
         cosines = self._similarity.cosines
-        place = int(np.argmax(cosines >= cosines.max() - TIE))
+        place = int((cosines >= cosines.max() - TIE).argmax())
         return Victim(place, f"cosine {cosines[place]:.4f} with its successor")
