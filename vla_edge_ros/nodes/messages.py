@@ -26,7 +26,7 @@ _LEVELS = dict.fromkeys(Decision, DiagnosticStatus.WARN) | {
 def trajectory_message(trajectory: GroupTrajectory) -> JointTrajectory:
     """What joint_trajectory_controller takes; a stamp of 0 means "from now" there."""
     message = JointTrajectory(joint_names=list(trajectory.joints))
-    message.header.stamp = _time(trajectory.stamp_ns)
+    message.header.stamp = ros_time(trajectory.stamp_ns)
     for point in trajectory.points:
         message.points.append(
             JointTrajectoryPoint(
@@ -133,7 +133,7 @@ def _ms(nanoseconds: int | None) -> str:
     return "" if nanoseconds is None else f"{nanoseconds / 1e6:.3f}"
 
 
-def _time(stamp_ns: int) -> Time:
+def ros_time(stamp_ns: int) -> Time:
     seconds, nanoseconds = divmod(stamp_ns, NANOSECONDS)
     return Time(sec=int(seconds), nanosec=int(nanoseconds))
 
