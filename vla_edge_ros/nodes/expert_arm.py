@@ -14,7 +14,7 @@ from vla_edge_ros.nodes.messages import ros_time
 from vla_edge_ros.simulation.commanded import CONTROL_HZ, Commanded, arm_policy
 from vla_edge_ros.simulation.expert import action_towards
 from vla_edge_ros.simulation.opening import open_episode
-from vla_edge_ros.simulation.scene import JOINTS, N_JOINTS, Scene
+from vla_edge_ros.simulation.scene import JOINTS, Scene
 
 _TICK_NS = round(1e9 / CONTROL_HZ)
 
@@ -31,14 +31,16 @@ class ExpertArm:
         self._scene = Scene()
         self._limits = Limits.of(arm_policy().dimensions)
         self._episode = 0
-        self._joints: JointState | None = None
+        self._measured: list[float] | None = None
         self._trajectories = node.create_publisher(JointTrajectory, "vla_edge_node/trajectory", 1)
         self._commands = node.create_publisher(Float64MultiArray, "vla_edge_node/command", 1)
         node.create_subscription(JointState, "joint_states", self._on_joint_states, 1)
         node.create_subscription(DiagnosticStatus, "simulation/episode", self._on_episode, 1)
 
     def _on_joint_states(self, message: JointState) -> None:
-        self._joints = message
+        positions = dict(zip(message.name, message.position, strict=False))
+        if positions.keys() >= {*JOINTS, "gripper"}:  # other joints are not this arm's
+            self._measured = [positions[name] for name in (*JOINTS, "gripper")]
 
     def _on_episode(self, message: DiagnosticStatus) -> None:
         values = {pair.key: pair.value for pair in message.values}
@@ -47,19 +49,19 @@ class ExpertArm:
             self._episode = int(values["episode"])
             self._task, joints = open_episode(self._scene, int(values["seed"]), values["task"])
             self._commanded = Commanded(self._limits, joints)
-        elif self._joints is not None and values["is_over"] == "False":
+        elif self._measured is not None and values["is_over"] == "False":
             self._task.show(float(values["time_s"]))
             self._act()
 
     def _act(self) -> None:
-        *joints, gripper = self._joints.position
+        *joints, gripper = self._measured
         self._scene.place_arm(joints, gripper)
         action = action_towards(self._scene, self._task.target, 1 / CONTROL_HZ)
         self._commanded.take(action, self._scene.joint_positions)
         point = JointTrajectoryPoint(
             positions=array.array("d", self._commanded.joints), time_from_start=Duration(nanosec=_TICK_NS)
         )
-        trajectory = JointTrajectory(joint_names=list(JOINTS[:N_JOINTS]), points=[point])
+        trajectory = JointTrajectory(joint_names=list(JOINTS), points=[point])
         trajectory.header.stamp = ros_time(self._node.get_clock().now().nanoseconds + _TICK_NS)
         self._trajectories.publish(trajectory)
         self._commands.publish(Float64MultiArray(data=array.array("d", [self._commanded.gripper])))

@@ -18,5 +18,7 @@ SIMULATION = (
         maximum=2**53,
         is_live=True,
     ),
-    Parameter("camera_hz", 40.0, "Images a second that the camera takes.", unit="hz", minimum=1.0, maximum=120.0),
+    Parameter(
+        "camera_hz", 40.0, "Images a second that the camera takes.", unit="hz", minimum=1.0, maximum=120.0
+    ),
 )
