@@ -99,20 +99,22 @@ class Driver:
     """Speaks to the node as `ros2 lifecycle` and `ros2 topic echo` would."""
 
     def __init__(self, edge: Process) -> None:
+        """Raises UserError where ROS does not start."""
         self._edge = edge
-        self._node = rclpy.create_node("vla_edge_driver")
+        with _ros_that_starts():
+            self.node = rclpy.create_node("vla_edge_driver")
         self._executor = SingleThreadedExecutor()
-        self._executor.add_node(self._node)
-        self._change = self._node.create_client(ChangeState, "/vla_edge_node/change_state")
-        self._state = self._node.create_client(GetState, "/vla_edge_node/get_state")
+        self._executor.add_node(self.node)
+        self._change = self.node.create_client(ChangeState, "/vla_edge_node/change_state")
+        self._state = self.node.create_client(GetState, "/vla_edge_node/get_state")
 
     def close(self) -> None:
         self._executor.shutdown()
-        self._node.destroy_node()
+        self.node.destroy_node()
 
     def meet(self) -> None:
         """Return when the node answers; the first request is repeated, since Fast DDS can lose its answer."""
-        self._wait_for(self._change.service_is_ready, "offer its life cycle", START_TIMEOUT_S)
+        self.wait_for(self._change.service_is_ready, "offer its life cycle", START_TIMEOUT_S)
         asked_s = -ASK_AGAIN_S
         answers = []
 
@@ -123,13 +125,13 @@ class Driver:
                 self._state.call_async(GetState.Request()).add_done_callback(answers.append)
             return bool(answers)
 
-        self._wait_for(is_answered, "say its state", START_TIMEOUT_S)
+        self.wait_for(is_answered, "say its state", START_TIMEOUT_S)
 
     def change(self, transition: int, name: str, timeout_s: float) -> None:
         """Ask for a transition and wait for its end. Raises UserError with the node's own complaint."""
         request = ChangeState.Request(transition=Transition(id=transition))
         future = self._change.call_async(request)
-        self._wait_for(future.done, name, timeout_s)
+        self.wait_for(future.done, name, timeout_s)
         if not future.result().success:
             raise UserError(f"the node refused to {name}: {self._edge.complaint()}")
 
@@ -142,24 +144,28 @@ class Driver:
                 if status.name == "vla_edge_node: camera":
                     received.extend(v for v in status.values if v.key == "received" and v.value != "0")
 
-        subscription = self._node.create_subscription(DiagnosticArray, "/diagnostics", on_diagnostics, 10)
-        self._wait_for(lambda: received or not camera.is_running, "receive an image", START_TIMEOUT_S)
-        self._node.destroy_subscription(subscription)
+        subscription = self.node.create_subscription(DiagnosticArray, "/diagnostics", on_diagnostics, 10)
+        self.wait_for(lambda: received or not camera.is_running, "receive an image", START_TIMEOUT_S)
+        self.node.destroy_subscription(subscription)
         if not received:
             raise UserError(f"the camera ended at once: {camera.complaint()}")
 
     def be_robot(self, joints: Mapping[str, float]) -> None:
         """Say from now on that the joints stand at these positions, and have the node move them."""
-        publisher = self._node.create_publisher(JointState, "/joint_states", 10)
+        publisher = self.node.create_publisher(JointState, "/joint_states", 10)
         state = JointState(name=list(joints), position=list(joints.values()))
 
         def send() -> None:
-            state.header.stamp = self._node.get_clock().now().to_msg()
+            state.header.stamp = self.node.get_clock().now().to_msg()
             publisher.publish(state)
 
-        self._node.create_timer(1 / JOINT_STATES_HZ, send)
-        enable = self._node.create_client(SetBool, "/vla_edge_node/enable")
-        self._wait_for(enable.service_is_ready, "offer ~/enable", START_TIMEOUT_S)
+        self.node.create_timer(1 / JOINT_STATES_HZ, send)
+        self.enable()
+
+    def enable(self) -> None:
+        """Have the node move the robot, as soon as it lets itself be enabled."""
+        enable = self.node.create_client(SetBool, "/vla_edge_node/enable")
+        self.wait_for(enable.service_is_ready, "offer ~/enable", START_TIMEOUT_S)
         asked_s = -ASK_AGAIN_S
         answers: list[SetBool.Response] = []
 
@@ -172,9 +178,11 @@ class Driver:
             return any(answer.success for answer in answers)
 
         try:
-            self._wait_for(is_enabled, "let itself be enabled", START_TIMEOUT_S)
+            self.wait_for(is_enabled, "let itself be enabled", START_TIMEOUT_S)
         except UserError as error:
             raise UserError(f"{error}; {answers[-1].message}" if answers else str(error)) from None
+        finally:
+            self.node.destroy_client(enable)
 
     def watch(self, live: "LiveRun", console: Console) -> None:
         """Show decisions as they come until the run's last tick has been published."""
@@ -185,7 +193,7 @@ class Driver:
             last.update({value.key: value.value for value in message.values})
             counts[message.message] += 1
 
-        subscription = self._node.create_subscription(DiagnosticStatus, "/vla_edge_node/tick", on_tick, 100)
+        subscription = self.node.create_subscription(DiagnosticStatus, "/vla_edge_node/tick", on_tick, 100)
         columns = BarColumn(bar_width=12), TextColumn("{task.fields[text]}")
         with Progress(*columns, console=console, refresh_per_second=5) as progress:
             task = progress.add_task("", total=live.n_ticks, text="")
@@ -196,10 +204,11 @@ class Driver:
                 live.each(self._edge.pid)
                 return ticks > live.n_ticks
 
-            self._wait_for(has_ended, "run to the end", 2 * live.seconds + START_TIMEOUT_S)
-        self._node.destroy_subscription(subscription)
+            self.wait_for(has_ended, "run to the end", 2 * live.seconds + START_TIMEOUT_S)
+        self.node.destroy_subscription(subscription)
 
-    def _wait_for(self, is_done: Callable[[], bool], purpose: str, timeout_s: float) -> None:
+    def wait_for(self, is_done: Callable[[], bool], purpose: str, timeout_s: float) -> None:
+        """Let messages flow until `is_done()`. Raises UserError with the node's own words."""
         end_s = time.monotonic() + timeout_s
         while not is_done():
             if not self._edge.is_running:
@@ -236,23 +245,11 @@ class LiveRun:
 
 def run_live(live: LiveRun, console: Console) -> RecordedRun:
     """What the node recorded of its ticks 0 to n_ticks - 1. Raises UserError with what went wrong."""
-    os.environ.update(large_image_variables(os.environ))
-    enter_private_domain(os.environ)
     image_topic = "image/compressed" if live.topic.is_compressed else "image"
-    shared_memory = check_shared_memory(Path("/dev/shm"))
-    if shared_memory.level == FAIL:
-        raise UserError(f"{shared_memory.found}: {shared_memory.advice}")
-    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as cleanup:
-        cleanup.callback(rclpy.try_shutdown)
-        folder = Path(name)
-        # Not every home can be written, and these logs are of no use to anyone.
-        os.environ.setdefault("ROS_LOG_DIR", str(folder / "ros_log"))
-        with _ros_that_starts():
-            rclpy.init()
+    with ros_of_its_own() as folder, contextlib.ExitStack() as cleanup:
         edge = Process("vla_edge_ros.nodes.edge_node", to_ros(live.values), folder, {"image": image_topic})
         cleanup.callback(edge.kill)
-        with _ros_that_starts():
-            driver = Driver(edge)
+        driver = Driver(edge)
         cleanup.callback(driver.close)
         driver.meet()
         with console.status("configuring the node"):
@@ -282,6 +279,26 @@ def run_live(live: LiveRun, console: Console) -> RecordedRun:
     recorded = RecordedRun.from_lines(Path(live.values["control.record_path"])).until_tick(live.n_ticks)
     recorded.run["laps"] = laps
     return recorded
+
+
+@contextlib.contextmanager
+def ros_of_its_own() -> Iterator[Path]:
+    """ROS in a private domain of this process and its children; gives a folder for their files.
+
+    Raises UserError where it does not start.
+    """
+    os.environ.update(large_image_variables(os.environ))
+    enter_private_domain(os.environ)
+    shared_memory = check_shared_memory(Path("/dev/shm"))
+    if shared_memory.level == FAIL:
+        raise UserError(f"{shared_memory.found}: {shared_memory.advice}")
+    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as cleanup:
+        cleanup.callback(rclpy.try_shutdown)
+        # Not every home can be written, and these logs are of no use to anyone.
+        os.environ.setdefault("ROS_LOG_DIR", str(Path(name) / "ros_log"))
+        with _ros_that_starts():
+            rclpy.init()
+        yield Path(name)
 
 
 @contextlib.contextmanager
