@@ -7,7 +7,9 @@ import sys
 import pytest
 
 from vla_edge_ros.evaluation.faults import FAULTS
+from vla_edge_ros.evaluation.recorded_run import RecordedRun
 from vla_edge_ros.nodes.fault_actions import INJECTORS
+from vla_edge_ros.nodes.inject import late_publishes
 
 FAKE = {"engine.backend": "fake", "engine.model": "fake:service_ms=5"}
 
@@ -56,6 +58,19 @@ def test_a_node_that_does_not_do_what_the_table_says_is_found(ros_environment, t
     assert done.returncode == 1, done.stdout + done.stderr
     assert "camera-frozen: not so: SAFE_STOP seen" in done.stdout
     assert not document["passed"]
+
+
+@pytest.mark.parametrize(("n_late", "is_kept"), [(3, True), (4, False)])
+def test_two_late_publishes_a_fault_are_allowed_beyond_those_of_the_bare_loop(n_late, is_kept):
+    ticks = [{"is_late": index < n_late} for index in range(10)]
+    life = RecordedRun({}, [], ticks, {}, {"bare_loop": {"late": 1}})
+    found = late_publishes([life], n_faults=1)
+    assert (found["ticks"], found["late"], found["allowed"]) == (10, n_late, 3)
+    assert found["is_kept"] is is_kept
+
+
+def test_publishes_that_were_not_recorded_are_not_judged():
+    assert late_publishes([], n_faults=1)["is_kept"] is None
 
 
 @pytest.mark.parametrize(

@@ -100,12 +100,14 @@ def judge(injection: Injection, max_hold_ms: float, recovery_s: float) -> dict:
     checks |= injection.observed
     return {
         "fault": fault.name,
-        "seconds": (injection.ended_ns - injection.began_ns) / 1e9,
+        "began_ns": injection.began_ns,
+        "ended_ns": injection.ended_ns,
         "before": _counts(injection.before),
         "during": _counts(injection.during),
         "after": _counts(after),
         "skipped_ticks": sum(tick.skipped_ticks for tick in ticks),
         "longest_without_fresh": _longest_without_fresh(ticks),
+        "longest_hold_ms": max((tick.hold_ms for tick in ticks if tick.decision.is_hold), default=0.0),
         "recovery_ticks": recovery,
         "checks": checks,
         "is_kept": all(checks.values()),
@@ -116,12 +118,14 @@ def broken(fault: Fault, reason: str) -> dict:
     """The verdict where the node could not even be watched to the end, in the shape of `judge`."""
     return {
         "fault": fault.name,
-        "seconds": None,
+        "began_ns": None,
+        "ended_ns": None,
         "before": {},
         "during": {},
         "after": {},
         "skipped_ticks": None,
         "longest_without_fresh": None,
+        "longest_hold_ms": None,
         "recovery_ticks": None,
         "checks": {reason: False},
         "is_kept": False,

@@ -76,7 +76,7 @@ FAULTS = {
         Fault(
             "node-stopped",
             "SIGSTOP of the node's process for 200 ms",
-            "says how many ticks it missed wholly and goes on with the next one, never with a burst",
+            "says how many ticks it missed wholly and goes on with the next one",
             0.2,
             skips_ticks=True,
         ),
@@ -98,7 +98,7 @@ FAULTS = {
         Fault(
             "camera-unplugged",
             "the camera's publisher goes, and comes back",
-            "HOLD_NO_FRAME, SAFE_STOP after actions.max_hold_ms; FRESH again with the next picture",
+            "HOLD_NO_FRAME, then SAFE_STOP with the arm at rest; FRESH again with the next picture",
             1.0,
             _see(HOLD_NO_FRAME, SAFE_STOP),
         ),
@@ -150,14 +150,14 @@ FAULTS = {
         Fault(
             "frames-out-of-order",
             "of every two pictures the newer is sent first",
-            "warns that stamps went back and counts their age from receipt; goes on",
+            "counts in /diagnostics the stamps that went back, takes their age from receipt; FRESH goes on",
             1.0,
             _see(FRESH),
         ),
         Fault(
             "clock-jump",
             "the ROS clock jumps to 100 s, back to 50 s, and to the system's again",
-            "each jump empties memory and cancels motion; ticks keep to the steady clock; FRESH goes on",
+            "each jump empties memory; ticks keep to the steady clock; FRESH goes on",
             1.0,
             must_happen=("clock_jump",),
         ),
@@ -171,7 +171,7 @@ FAULTS = {
         Fault(
             "parameter-change",
             "camera.max_age_ms becomes 1 and is put back",
-            "obeys from the next tick on: HOLD_STALE_FRAME, and FRESH again afterwards",
+            "obeys without a pause: HOLD_STALE_FRAME, and FRESH again afterwards",
             0.5,
             _see(HOLD_STALE_FRAME),
             ("retune",),
@@ -179,14 +179,14 @@ FAULTS = {
         Fault(
             "memory-reset",
             "~/reset_memory at ten arbitrary moments within ticks",
-            "memory is empty at the start of a tick, and motion is cancelled; FRESH goes on",
+            "memory is empty from the start of a tick on; FRESH goes on",
             1.0,
             must_happen=("reset_memory",),
         ),
         Fault(
             "instruction-change",
             "another instruction at ten arbitrary moments within ticks",
-            "memory is empty at the start of a tick; HOLD_BUSY while the prompt is filled in; FRESH goes on",
+            "memory is empty from the start of a tick on; HOLD_BUSY while the prompt is read; FRESH goes on",
             1.0,
             must_happen=("instruction",),
         ),
@@ -284,7 +284,8 @@ Whatever the fault, this must hold too:
 """
 
 PAGE_MIDDLE = """
-Each row is a case of `test/nodes/test_inject.py`.
+Each row is a case of `test/nodes/test_inject.py`. A killed process leaves the shared memory of Fast DDS
+behind, about 20 MB in /dev/shm: `fastdds shm clean` frees it.
 
 ## Not injected, and tested
 """

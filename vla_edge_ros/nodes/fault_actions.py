@@ -25,7 +25,8 @@ from vla_edge_ros.nodes.live_run import Process
 
 Observed = dict[str, bool]
 
-REPLACED_S = 30.0
+REPLACED_S, ENDED_S = 30.0, 5.0
+"""How long the node may take to replace its engine, and an engine to end with its node."""
 N_TIMES = 10
 """How often a service is called or a text told within one fault."""
 
@@ -75,15 +76,23 @@ def engine_killed(rig: FaultRig, seconds: float) -> Observed:
     mark = len(rig.ticks)
     rig.spin(seconds)
     stays_stopped = all(tick.decision is Decision.SAFE_STOP for tick in rig.since(mark))
+    is_at_rest = rig.is_at_rest()
     rig.driver.enable()
-    return {"stopped until ~/enable": stays_stopped, "another process": rig.engine_pid() != pid}
+    return {
+        "the arm was brought to rest": is_at_rest,
+        "stopped until ~/enable": stays_stopped,
+        "another process": rig.engine_pid() != pid,
+    }
 
 
 def node_killed(rig: FaultRig, seconds: float) -> Observed:
     engine, mark = rig.engine_pid(), len(rig.ticks)
     rig.edge.kill()
-    time.sleep(seconds)
+    give_up_s = time.monotonic() + ENDED_S
+    while process_memory(engine) and time.monotonic() < give_up_s:
+        time.sleep(0.01)
     has_ended = not process_memory(engine)
+    time.sleep(seconds)
     rig.start()
     first = rig.since(mark)[:1]
     return {
@@ -97,9 +106,9 @@ def camera_unplugged(rig: FaultRig, seconds: float) -> Observed:
     rig.camera.unplug()
     try:
         rig.spin(seconds)
+        return {"the arm was brought to rest": rig.is_at_rest()}
     finally:
         rig.camera.plug()
-    return {}
 
 
 def camera_with(rig: FaultRig, seconds: float, **changes: object) -> Observed:
@@ -155,7 +164,7 @@ def subscriber_stops(rig: FaultRig, seconds: float) -> Observed:
         with _stopped(listener.pid):
             rig.spin(seconds)
     finally:
-        listener.kill()
+        listener.stop()
     return {}
 
 

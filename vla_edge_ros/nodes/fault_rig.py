@@ -14,11 +14,11 @@ from rclpy.time import Time
 from rosgraph_msgs.msg import Clock
 from std_msgs.msg import String
 from std_srvs.srv import Trigger
+from trajectory_msgs.msg import JointTrajectory
 
 from vla_edge_ros.control import settings
 from vla_edge_ros.engine.linux import process_memory
 from vla_edge_ros.evaluation.fault_verdict import ToldTick
-from vla_edge_ros.evaluation.recorded_run import RecordedRun
 from vla_edge_ros.nodes.engine_process import engine_of
 from vla_edge_ros.nodes.fault_camera import FaultCamera
 from vla_edge_ros.nodes.live_run import CONFIGURE_TIMEOUT_S, START_TIMEOUT_S, Driver, Process
@@ -34,13 +34,15 @@ class FaultRig:
     """Messages flow while a method here waits; a wait that is in vain raises UserError.
 
     module: the node's module. folder: for the files of the processes and the node's record.
-    ticks: every `~/tick` heard. edge: the node's process, another one after `start`.
+    ticks: every `~/tick` heard. trajectory: the newest of `~/trajectory`.
+    edge: the node's process, another one after `start`.
     """
 
     def __init__(self, values: dict, module: str, folder: Path) -> None:
         self.folder = folder
         self.ticks: list[ToldTick] = []
         self.statuses: dict[str, DiagnosticStatus] = {}
+        self.trajectory: JointTrajectory | None = None
         self.record = folder / "run.jsonl"
         self.values, self._module = values, module
         self._cleanup = contextlib.ExitStack()
@@ -65,6 +67,7 @@ class FaultRig:
         self._cleanup.callback(self.driver.close)
         node = self.driver.node
         node.create_subscription(DiagnosticStatus, f"{NODE}/tick", self._on_tick, _ALL)
+        node.create_subscription(JointTrajectory, f"{NODE}/trajectory", self._on_trajectory, _ALL)
         node.create_subscription(DiagnosticArray, "/diagnostics", self._on_diagnostics, _ALL)
         self._instructions = node.create_publisher(String, "instruction", _LATCHED)
         self._clock = node.create_publisher(Clock, "/clock", 10)
@@ -78,11 +81,10 @@ class FaultRig:
         dimensions = settings.policy_of(self.values).dimensions
         self.driver.be_robot({d.name: min(max(0.0, d.min), d.max) for d in dimensions})
 
-    def stop(self) -> RecordedRun:
-        """End the node as one should; what it recorded since it was started."""
+    def stop(self) -> None:
+        """End the node as one should: a killed one leaves its shared memory behind."""
         self.driver.change(Transition.TRANSITION_DEACTIVATE, "deactivate", START_TIMEOUT_S)
         self.edge.stop()
-        return RecordedRun.from_lines(self.record)
 
     # Waiting
 
@@ -136,6 +138,13 @@ class FaultRig:
     def show_clock(self, seconds: float) -> None:
         self._clock.publish(Clock(clock=Time(nanoseconds=round(seconds * 1e9)).to_msg()))
 
+    def is_at_rest(self) -> bool:
+        """Whether the newest trajectory is a stop, or the policy has none: one point without velocity."""
+        if self.trajectory is None:
+            return True
+        points = self.trajectory.points
+        return len(points) == 1 and len(points[0].velocities) > 0 and not any(points[0].velocities)
+
     def camera_count(self, kind: str) -> int:
         """Pictures of this kind of stamp, as /diagnostics counts them."""
         status = self.status("camera")
@@ -149,6 +158,9 @@ class FaultRig:
     def _on_tick(self, message: DiagnosticStatus) -> None:
         values = {value.key: value.value for value in message.values}
         self.ticks.append(ToldTick.from_values(values, time.monotonic_ns()))
+
+    def _on_trajectory(self, message: JointTrajectory) -> None:
+        self.trajectory = message
 
     def _on_diagnostics(self, message: DiagnosticArray) -> None:
         self.statuses.update({status.name: status for status in message.status})

@@ -96,9 +96,20 @@ def inject(
                 with FaultRig(values, module, Path(tempfile.mkdtemp(dir=folder))) as rig:
                     found, is_alive = _one_after_another(rig, sharing, seconds, console)
                     verdicts += found
-                    if is_alive and not ends_record:
-                        lives.append(rig.stop())
+                    if not is_alive:
+                        continue
+                    rig.stop()
+                    if not ends_record:
+                        lives.append(RecordedRun.from_lines(rig.record))
+                        for verdict in found:
+                            verdict["late_publishes"] = _late_between(lives[-1], verdict)
     return verdicts, lives
+
+
+def _late_between(life: RecordedRun, verdict: dict) -> int:
+    """Late publishes from the beginning of a fault to its end."""
+    began_ns, ended_ns = verdict["began_ns"], verdict["ended_ns"]
+    return sum(tick["is_late"] for tick in life.ticks if began_ns <= tick["published_ns"] <= ended_ns)
 
 
 def _one_after_another(
@@ -148,9 +159,10 @@ def _print(document: dict, console: Console) -> None:
     )
     for verdict in document["faults"]:
         recovery, longest = verdict["recovery_ticks"], verdict["longest_without_fresh"]
+        late = f", {verdict['late_publishes']} late" if "late_publishes" in verdict else ""
         sides = (
             "kept" if verdict["is_kept"] else "[red]BROKEN[/red]",
-            f"{in_words(longest, 0, 'ticks')} without FRESH",
+            f"{in_words(longest, 0, 'ticks')} without FRESH{late}",
             "no FRESH again" if recovery is None else f"FRESH at tick {recovery + 1}",
         )
         for part, side in zip(("before", "during", "after"), sides, strict=True):
