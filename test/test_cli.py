@@ -146,8 +146,8 @@ def test_a_command_that_was_told_to_outlive_its_terminal_does(replay, default_ha
     ("missing", "advice"),
     [
         ("rclpy._rclpy", "source a ROS 2 distribution"),
-        ("torch", "vla_edge_ros[test]"),
-        ("pycuda.driver", "vla_edge_ros[gpu]"),
+        ("torch", "pip install -e '.[test]'"),
+        ("pycuda.driver", "pip install -e '.[gpu]'"),
         ("rosbags.highlevel", "pip install rosbags"),
     ],
 )

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vla_edge_ros.figures import in_words, percentiles, proportion
+from vla_edge_ros.figures import in_words, percentiles, proportion, wilson_interval
 
 
 def test_nearest_rank_of_a_thousand_values():
@@ -55,3 +55,11 @@ def test_a_proportion_comes_with_wilsons_interval():
     assert found["ci95"] == pytest.approx([0.6696, 0.8876], abs=1e-4)
     assert proportion([True] * 20)["ci95"][1] == 1.0
     assert proportion([]) == {"value": None, "episodes": 0, "ci95": None}
+
+
+def test_the_interval_is_wilsons():
+    # z^2 / (n + z^2) is its upper end where nothing was found.
+    assert wilson_interval(0, 3000) == pytest.approx((0.0, 3.8415 / 3003.8415), abs=1e-7)
+    low, high = wilson_interval(50, 100)
+    assert (low, high) == pytest.approx((0.40383, 0.59617), abs=1e-5)
+    assert wilson_interval(0, 0) == (0.0, 1.0)

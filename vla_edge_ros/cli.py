@@ -105,18 +105,21 @@ COMMANDS = {
     ),
 }
 
-TEST_EXTRA = "install the test extra: pip install 'vla_edge_ros[test]'"
-EVALUATE_EXTRA = "install the evaluate extra: pip install 'vla_edge_ros[evaluate]'"
-GPU_EXTRA = "install the gpu extra: pip install 'vla_edge_ros[gpu]'"
+
+def _extra(name: str) -> str:
+    """The package is on no index: its extras are installed from a checkout."""
+    return f"install the {name} extra, in the package's folder: pip install -e '.[{name}]'"
+
+
 PROVIDERS = {
     "rclpy": "source a ROS 2 distribution, or use scripts/demo.sh, which brings its own",
     "cv2": "pip install opencv-python-headless, or apt-get install python3-opencv",
-    "torch": TEST_EXTRA,
-    "transformers": TEST_EXTRA,
-    "pycuda": GPU_EXTRA,
-    "cuda": GPU_EXTRA,
-    "pyarrow": EVALUATE_EXTRA,
-    "ray": "install the cluster extra: pip install 'vla_edge_ros[cluster]'",
+    "torch": _extra("test"),
+    "transformers": _extra("test"),
+    "pycuda": _extra("gpu"),
+    "cuda": _extra("gpu"),
+    "pyarrow": _extra("evaluate"),
+    "ray": _extra("cluster"),
 }
 """Where a missing module comes from; one that is not named here has its own name on PyPI."""
 

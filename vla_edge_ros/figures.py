@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 NOTHING = "–"
+Z_95 = 1.959963984540054
+"""Two-sided 95 % of the normal distribution."""
 PER_MILLE = {"p50": 500, "p99": 990, "p999": 999, "max": 1000}
 
 
@@ -31,10 +33,19 @@ def proportion(outcomes: Sequence[bool]) -> dict:
     n = len(outcomes)
     if n == 0:
         return {"value": None, "episodes": 0, "ci95": None}
-    share, z = sum(map(bool, outcomes)) / n, 1.959964
-    middle = (share + z * z / (2 * n)) / (1 + z * z / n)
-    half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
-    return {"value": share, "episodes": n, "ci95": [max(0.0, middle - half), min(1.0, middle + half)]}
+    n_true = sum(map(bool, outcomes))
+    return {"value": n_true / n, "episodes": n, "ci95": list(wilson_interval(n_true, n))}
+
+
+def wilson_interval(n_found: int, n: int) -> tuple[float, float]:
+    """Wilson's score interval (1927), 95 %, of a rate: `n_found` of `n` were seen; (0, 1) for none."""
+    if n == 0:
+        return 0.0, 1.0
+    rate, z = n_found / n, Z_95
+    middle = rate + z * z / (2 * n)
+    reach = z * math.sqrt(rate * (1 - rate) / n + z * z / (4 * n * n))
+    scale = 1 + z * z / n
+    return max(0.0, (middle - reach) / scale), min(1.0, (middle + reach) / scale)
 
 
 def in_words(value: object, digits: int = 0, unit: str = "") -> str:

@@ -94,7 +94,14 @@ def test_no_refusal_is_longer_than_it_takes_to_earn_a_miss(services, target):
     for ms, n in services:
         run(gate, ms, n)
     run(gate, 45.0, 400)
-    assert gate.longest_refusal <= 1 / target + 1
+    assert gate.longest_refusal <= 1 / target
+
+
+@pytest.mark.parametrize(("target", "longest"), [(0.4, 8), (0.2, 8), (0.1, 10), (0.01, 100), (0.001, 1000)])
+def test_a_machine_that_never_fits_is_tried_as_often_as_a_miss_is_earned(target, longest):
+    gate = admission(target)
+    run(gate, 45.0, 40 * longest)
+    assert gate.longest_refusal == longest
 
 
 def test_one_hiccup_refuses_nothing():

@@ -3,7 +3,7 @@
 import pytest
 
 from vla_edge_ros.control.decision import Decision
-from vla_edge_ros.control.promise import Promise, wilson_interval
+from vla_edge_ros.control.promise import Promise
 from vla_edge_ros.control.record import TickRecord, WorkTimes
 from vla_edge_ros.engine.interface import StageTimes
 
@@ -71,14 +71,6 @@ def test_rates_are_per_tick_whatever_was_decided():
     promise = counted(*(record(tick, kind) for tick, kind in enumerate(kinds)))
     assert (promise.goodput, promise.refusal_rate, promise.miss_rate) == (0.4, 0.4, 0.0)
     assert (promise.longest_refusal, promise.longest_hold, promise.hold_streak) == (2, 3, 0)
-
-
-def test_the_interval_is_wilsons():
-    # z^2 / (n + z^2) is its upper end where nothing was found.
-    assert wilson_interval(0, 3000) == pytest.approx((0.0, 3.8415 / 3003.8415), abs=1e-7)
-    low, high = wilson_interval(50, 100)
-    assert (low, high) == pytest.approx((0.40383, 0.59617), abs=1e-5)
-    assert wilson_interval(0, 0) == (0.0, 1.0)
 
 
 def test_another_target_begins_another_account():

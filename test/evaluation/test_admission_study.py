@@ -66,7 +66,15 @@ def test_the_study_writes_what_it_prints(monkeypatch, tmp_path, capsys):
         (name, rule) for name in names for rule in ("conformal", "ema", "fixed")
     }
     assert document["recovery_ticks"] == 1
+    assert document["command"].endswith(f"admission_study --ticks 1500 --json {path}")
     assert "spells_600_60" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("ticks", ["0", "1.5", "nan", "inf", "many"])
+def test_ticks_that_are_no_whole_number_are_refused(ticks, capsys):
+    with pytest.raises(SystemExit) as ended:
+        admission_study.main(["--ticks", ticks])
+    assert ended.value.code == 2 and "--ticks" in capsys.readouterr().err
 
 
 def test_only_the_rule_that_promises_is_judged():

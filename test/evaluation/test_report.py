@@ -66,8 +66,8 @@ def frames(*times_s: float) -> list[FilmFrame]:
     return [FilmFrame(round(60 * t), t, np.full((64, 128, 3), 90, np.uint8)) for t in times_s]
 
 
-def shown(run: dict) -> str:
-    console = Console(file=io.StringIO(), width=100)
+def shown(run: dict, width: int = 100) -> str:
+    console = Console(file=io.StringIO(), width=width)
     console.print(summary_table(run))
     return console.file.getvalue()
 
@@ -99,6 +99,13 @@ def test_the_terminal_shows_every_figure_of_the_run():
         assert re.search(row, text), row
     # in the order of precedence, whatever the order of the counts
     assert text.index("FRESH ") < text.index("HOLD_NO_FRAME") < text.index("HOLD_LATE")
+
+
+def test_a_narrow_terminal_cuts_no_figure():
+    run = a_run(latency_ms={"pass": percentiles([110.25] * 59)}, aborted_passes=7)
+    text = shown(run, width=76)
+    assert re.search(r"pass +p50 110\.25 +p99 110\.25 +p99\.9 110\.25 +max 110\.25", text)
+    assert "…" not in text
 
 
 def test_without_a_bare_loop_no_row_claims_one():

@@ -59,6 +59,15 @@ def test_every_figure_has_a_topic_of_its_own(robot):
     robot.until(lambda: heard["is_fresh"] == 1.0 and heard["pass_ms"] >= 5)
 
 
+def test_telemetry_misses_no_tick_and_keeps_their_order(robot):
+    robot.picture = None
+    robot.until_tick(decision="HOLD_NO_FRAME")
+    streaks = []
+    robot.listen(Float64, "telemetry/hold_streak", lambda message: streaks.append(message.data))
+    robot.until(lambda: len(streaks) >= 30)
+    assert streaks == [streaks[0] + i for i in range(len(streaks))]
+
+
 def test_without_a_camera_it_holds_then_stops_and_diagnostics_say_so(robot):
     robot.until_tick(decision="FRESH")
     robot.until_status("control", OK)
@@ -256,6 +265,16 @@ def test_jumps_of_the_ros_clock_empty_memory_and_small_steps_do_not(robot):
     assert robot.set(use_sim_time=False) == ""
     robot.until_event("clock_jump")
     robot.node.destroy_publisher(clock)
+
+
+def test_the_memory_strip_comes_where_nothing_publishes_the_ros_clock(robot):
+    assert robot.set(use_sim_time=True) == ""
+    robot.until_event("clock_jump")
+    strips = []
+    robot.listen(Image, "memory_strip", strips.append)
+    robot.until(lambda: len(strips) >= 2)
+    assert robot.set(use_sim_time=False) == ""
+    robot.until_event("clock_jump")
 
 
 # Another configuration of the same process

@@ -1,5 +1,6 @@
 """The command groups: one array a tick, because their controllers keep the last one for ever."""
 
+import math
 from array import array
 
 import numpy as np
@@ -82,7 +83,7 @@ class CommandGroups:
         complete = []
         for command, values, indices in self._outputs:
             values[:] = self._last[indices]
-            if np.isfinite(values).all():
+            if all(map(math.isfinite, command.values)):
                 complete.append(command)
         return complete
 

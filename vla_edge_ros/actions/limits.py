@@ -32,7 +32,7 @@ class Limits:
         )
 
     def clamp(self, values: np.ndarray) -> np.ndarray:
-        return np.clip(values, self.low, self.high)
+        return values.clip(self.low, self.high)
 
     def reach(self, duration_ns: int) -> np.ndarray:
         """The longest way in `duration_ns`."""
@@ -44,7 +44,7 @@ def towards(target: np.ndarray, start: np.ndarray, reach: np.ndarray) -> np.ndar
 
     From a start outside the limits to a clamped target this moves inwards, no faster than anywhere else.
     """
-    return np.clip(target, start - reach, start + reach)
+    return target.clip(start - reach, start + reach)
 
 
 def limited_waypoints(

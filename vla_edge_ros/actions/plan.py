@@ -33,9 +33,9 @@ class Plan:
 
     def target_at(self, now_ns: int) -> np.ndarray:
         """The waypoint that is due next at `now_ns`, or the last one."""
-        i = np.searchsorted(self.times_ns, now_ns, side="left")
+        i = self.times_ns.searchsorted(now_ns, "left")
         return self.positions[min(max(i, 1), len(self.positions) - 1)]
 
     def _segment(self, now_ns: int) -> int:
-        i = int(np.searchsorted(self.times_ns, now_ns, side="right")) - 1
+        i = int(self.times_ns.searchsorted(now_ns, "right")) - 1
         return min(max(i, 0), len(self.times_ns) - 2)

@@ -43,6 +43,7 @@ class ActionPlanner:
         self._queue = ChunkQueue(
             policy.action_period_ns, config.ttl_ns, config.min_lead_ns, config.anchor == "capture"
         )
+        self._unmeasured = np.full(len(policy.dimensions), np.nan)
         grouped = {joint for group in policy.groups for joint in group.joints}
         self._measured_columns = [
             i
@@ -166,7 +167,7 @@ class ActionPlanner:
         under load would sink by its tracking error again and again. A joint that is held back keeps the
         command on a leash, so that it does not spring away when let go.
         """
-        near = np.clip(start, measured - self._leash, measured + self._leash)
+        near = start.clip(measured - self._leash, measured + self._leash)
         # Without joint states nothing is sent; the deltas alone are shown.
         start = np.nan_to_num(np.where(np.isnan(measured), start, near))
         columns = self._joint_deltas
@@ -191,7 +192,7 @@ class ActionPlanner:
 
     def _measured(self, effect_ns: int) -> np.ndarray:
         """(A,) measured positions; NaN where there are none or they were too old when the tick began."""
-        measured = np.full(len(self._policy.dimensions), np.nan)
+        measured = self._unmeasured.copy()
         if self._measured_columns and self._joints.why_not_ready(effect_ns - self._config.period_ns) is None:
             measured[self._measured_columns] = self._joints.latest.positions
         return measured

@@ -17,7 +17,7 @@ def detokenise(tokens: np.ndarray, vocabulary_size: int) -> np.ndarray:
     Token id = vocabulary size - index with index in 1..256, so that the last row is -0.99608 and both the
     255th and the 256th from the end are 0.99608. Raises ValueError for an id outside the last 256 rows.
     """
-    if not np.issubdtype(tokens.dtype, np.integer):
+    if tokens.dtype.kind not in "iu":
         raise ValueError(f"action tokens are {tokens.dtype}, wanted integers")
     index = vocabulary_size - tokens.astype(np.int64)
     outside = (index < 1) | (index > N_BINS)

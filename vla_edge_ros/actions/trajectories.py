@@ -1,5 +1,6 @@
 """The trajectory groups: chunks limited as a whole, sent once, and brought to rest when cancelled."""
 
+import math
 from array import array
 
 import numpy as np
@@ -47,12 +48,14 @@ class TrajectoryGroups:
         """Plan the steps (n, D) of a chunk and return them limited. Without a start they are only clamped."""
         position = self.position_at(effect_ns, measured)
         self._prepared = None
-        if not self._groups or not np.isfinite(position).all():
+        if not self._groups or not all(map(math.isfinite, position.tolist())):
             return self._limits.clamp(targets)
         pursued = position if self._plan is None else self._plan.target_at(effect_ns)
         period_ns = self._config.period_ns
         points = limited_waypoints(targets, due_ns, effect_ns, position, pursued, self._limits, period_ns)
-        self._prepared = Plan(np.append(effect_ns, due_ns), np.vstack([position, points]))
+        self._prepared = Plan(
+            np.concatenate([[effect_ns], due_ns]), np.concatenate([position[np.newaxis], points])
+        )
         return points
 
     def take(self, effect_ns: int, stamp_ns: int) -> list[GroupTrajectory]:

@@ -15,6 +15,8 @@ SHORTEST_HALF_LIFE_TICKS = 8.0
 PATIENCE_HALF_LIVES = 32.0
 """So many refused in a row, or as many as earn one miss, and a pass is tried whatever is predicted."""
 _UNSEEN = 1.5
+_ROUNDING = 1e-9
+"""Ten tenths taken from one leave 1e-16: that is no patience either."""
 _SPENT = "the misses that the target allows are spent"
 
 
@@ -48,7 +50,8 @@ class ConformalRule:
         half_life_ticks = SHORTEST_HALF_LIFE_TICKS + slack_ticks
         self._model.age(half_life_ticks)
         self._patience -= 1 / min(earning_ticks, PATIENCE_HALF_LIVES * half_life_ticks)
-        self._patience = max(0.0, self._patience)
+        if self._patience < _ROUNDING:
+            self._patience = 0.0
 
     def observe(
         self, stages: StageTimes, total_ns: int, context_tokens: int, config: AdmissionConfig

@@ -1,15 +1,22 @@
 """What became of the promise: misses per tick so far, and what to blame for them."""
 
-import math
 from collections import Counter
+from typing import NamedTuple
 
 from vla_edge_ros.control.decision import Decision
 from vla_edge_ros.control.latency_model import durations_by_stage
 from vla_edge_ros.control.miss_account import MOST_MISSES
 from vla_edge_ros.control.record import TickRecord, WorkTimes
+from vla_edge_ros.figures import wilson_interval
 
-Z_95 = 1.959963984540054
-"""Two-sided 95 % of the normal distribution."""
+
+class Rates(NamedTuple):
+    """What `Promise` comes to at one tick; rates per tick, the streak in ticks."""
+
+    hold_streak: int
+    miss_rate: float
+    refusal_rate: float
+    goodput: float
 
 
 class Promise:
@@ -85,6 +92,10 @@ class Promise:
         """FRESH per tick."""
         return self._share(self.fresh)
 
+    def rates(self) -> Rates:
+        """As of the tick that was counted last."""
+        return Rates(self.hold_streak, self.miss_rate, self.refusal_rate, self.goodput)
+
     def _share(self, n: int) -> float:
         return n / self.ticks if self.ticks else 0.0
 
@@ -105,17 +116,6 @@ class Promise:
             f"{self.misses:,} misses in {self.ticks:,} ticks: {100 * self.miss_rate:.3f} % (95 % Wilson "
             f"interval {100 * low:.3f} to {100 * high:.3f} %), target {100 * self.target:g} %{blamed}"
         )
-
-
-def wilson_interval(n_found: int, n: int, z: float = Z_95) -> tuple[float, float]:
-    """Wilson's score interval (1927) of a rate of which `n_found` of `n` were seen; (0, 1) for n = 0."""
-    if n == 0:
-        return 0.0, 1.0
-    rate = n_found / n
-    middle = rate + z * z / (2 * n)
-    reach = z * math.sqrt(rate * (1 - rate) / n + z * z / (4 * n * n))
-    scale = 1 + z * z / n
-    return max(0.0, (middle - reach) / scale), min(1.0, (middle + reach) / scale)
 
 
 def _slowest_stage(work: WorkTimes, predicted: dict[str, int]) -> str:

@@ -7,6 +7,8 @@ The rules are the node's own, in simulated time. docs/admission.md has the figur
 
 import argparse
 import json
+import multiprocessing
+import shlex
 import sys
 import time
 from collections.abc import Iterator
@@ -19,6 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from vla_edge_ros import output
+from vla_edge_ros.arguments import whole
 from vla_edge_ros.control.admission import Admission, AdmissionConfig
 from vla_edge_ros.control.miss_account import MOST_MISSES
 from vla_edge_ros.engine.interface import StageTimes
@@ -124,8 +127,16 @@ def summarise(rows: list[dict]) -> dict:
 
 
 def _studied(n_ticks: int, n_processes: int) -> Iterator[list[dict]]:
-    with ProcessPoolExecutor(n_processes) as pool:
+    # Not forked: NumPy has threads, and a fork of theirs may hang.
+    with ProcessPoolExecutor(n_processes, multiprocessing.get_context("spawn")) as pool:
         yield from pool.map(partial(study, n_ticks=n_ticks), TRACES)
+
+
+def _ticks(text: str) -> int:
+    ticks = float(text)
+    if not (ticks >= 1 and ticks.is_integer()):
+        raise argparse.ArgumentTypeError(f"{text} is no whole number of at least 1")
+    return int(ticks)
 
 
 def _print_rows(rows: list[dict]) -> None:
@@ -141,9 +152,10 @@ def _print_rows(rows: list[dict]) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     """Print a row for each trace, target and rule; 1 where misses exceed the bound of a target."""
+    argv = sys.argv[1:] if argv is None else argv
     parser = argparse.ArgumentParser(prog="admission_study", description=__doc__.partition("\n")[0])
-    parser.add_argument("--ticks", type=lambda text: int(float(text)), default=100_000)
-    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--ticks", type=_ticks, default=100_000, help="of each trace; 1e6 may be said")
+    parser.add_argument("--processes", type=whole(1), default=1)
     parser.add_argument("--tune-ema", action="store_true", help="tune the reference's rule on benign traces")
     parser.add_argument("--json", type=Path, metavar="PATH")
     args = parser.parse_args(argv)
@@ -155,7 +167,7 @@ def main(argv: list[str] | None = None) -> int:
         _print_rows(found)
         rows += found
     document = {
-        "command": f"python -m vla_edge_ros.evaluation.admission_study --ticks {args.ticks}",
+        "command": shlex.join(["python", "-m", "vla_edge_ros.evaluation.admission_study", *argv]),
         "machine": machine(),
         "ticks": args.ticks,
         **summarise(rows),

@@ -7,7 +7,7 @@ from vla_edge_ros import output
 from vla_edge_ros.evaluation.calibration import calibration_plot
 from vla_edge_ros.evaluation.filmstrip import FilmFrame, film_strip
 from vla_edge_ros.evaluation.plots import decision_plot, histogram_plot, latency_plot, memory_plot, times_s
-from vla_edge_ros.evaluation.report_style import STYLE
+from vla_edge_ros.evaluation.report_style import captioned, whole_page
 from vla_edge_ros.evaluation.summary import Section, sorted_stages, summary
 from vla_edge_ros.figures import NOTHING, in_words
 
@@ -32,13 +32,13 @@ def report(run: dict, film_strips: dict[str, list[FilmFrame]]) -> str:
         f'<p class="facts">{_facts(run)}</p>',
         f'<div class="cards">{"".join(_cards(run))}</div>',
         "<h2>Latency against the deadline</h2>",
-        _figure(
+        captioned(
             latency_plot(run),
             "A bar is a pass, from one frame to one action, stacked by stage; in long runs, the slowest of a"
             " stretch.",
         ),
         "<h2>Decisions</h2>",
-        _figure(
+        captioned(
             decision_plot(run),
             "Every tick ends with exactly one decision, one of those in docs/decisions.md.",
         ),
@@ -47,11 +47,11 @@ def report(run: dict, film_strips: dict[str, list[FilmFrame]]) -> str:
         " remembered frames; what lies between them was evicted.</p>",
         *_strips(run, film_strips, policy),
         "<h2>Memory</h2>",
-        _figure(memory_plot(run), f"Frames held and frames evicted, policy {policy}."),
+        captioned(memory_plot(run), f"Frames held and frames evicted, policy {policy}."),
         "<h2>Latency by stage</h2>",
-        _figure(histogram_plot(run), "How often a stage took how long."),
+        captioned(histogram_plot(run), "How often a stage took how long."),
         "<h2>Predicted and actual time</h2>",
-        _figure(
+        captioned(
             calibration_plot(run),
             "Left: every pass, late and stopped ones included, against what admission predicted of it. Right:"
             " the share of passes that took at most so much longer than predicted.",
@@ -60,12 +60,7 @@ def report(run: dict, film_strips: dict[str, list[FilmFrame]]) -> str:
         f'<div class="tables">{"".join(_tables(run))}</div>',
         f"<footer>{_footer(run)}</footer>",
     ]
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{html.escape(title)}</title><style>{STYLE}</style></head>\n"
-        f"<body><main>\n{chr(10).join(parts)}\n</main></body></html>\n"
-    )
+    return whole_page(title, parts)
 
 
 def _facts(run: dict) -> str:
@@ -105,11 +100,6 @@ def _cards(run: dict) -> list[str]:
 def _card(figure: str, label: str, is_good: bool | None) -> str:
     mood = {True: " good", False: " bad", None: ""}[is_good]
     return f'<div class="card{mood}"><b>{html.escape(figure)}</b><span>{html.escape(label)}</span></div>'
-
-
-def _figure(svg: str, caption: str) -> str:
-    text = html.escape(caption)
-    return f'<figure role="img" aria-label="{text}">{svg}<figcaption>{text}</figcaption></figure>'
 
 
 def _strips(run: dict, film_strips: dict[str, list[FilmFrame]], policy: str) -> list[str]:

@@ -1,4 +1,7 @@
-"""The look of the report: one style sheet, light and dark."""
+"""The look of the reports: one style sheet, light and dark, and what their pages are made of."""
+
+import html
+from collections.abc import Sequence
 
 STYLE = """
 :root {
@@ -73,3 +76,18 @@ td { text-align: right; white-space: nowrap; }
 footer { margin-top: 44px; color: var(--muted); font-size: 13px; overflow-wrap: anywhere; }
 @media print { main { max-width: none; padding: 0; } figure, .strip, .table, .card { break-inside: avoid; } }
 """
+
+
+def whole_page(title: str, parts: Sequence[str], more_style: str = "") -> str:
+    """An HTML file of its own; `parts` are HTML."""
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{html.escape(title)}</title><style>{STYLE}{more_style}</style></head>\n"
+        f"<body><main>\n{chr(10).join(parts)}\n</main></body></html>\n"
+    )
+
+
+def captioned(svg: str, caption: str) -> str:
+    text = html.escape(caption)
+    return f'<figure role="img" aria-label="{text}">{svg}<figcaption>{text}</figcaption></figure>'

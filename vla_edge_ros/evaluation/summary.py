@@ -41,7 +41,7 @@ def summary_table(run: dict) -> Table:
         f"{run.get('kind', 'run')} of {run.get('bag', NOTHING)}, policy {run.get('policy', NOTHING)}"
     )
     table = Table(title=Text(title), box=box.SIMPLE_HEAD, show_header=False, title_justify="left")
-    table.add_column(no_wrap=True)
+    table.add_column()  # labels wrap where the terminal is narrow, so that no figure is cut
     table.add_column(justify="right", no_wrap=True)
     for section in summary(run):
         table.add_row(Text(section.title, style="dim"), "")

@@ -14,6 +14,7 @@ import time
 
 import numpy as np
 
+from vla_edge_ros.arguments import whole
 from vla_edge_ros.figures import percentiles
 from vla_edge_ros.memory.frame_memory import FrameMemory
 from vla_edge_ros.memory.policies import POLICIES, make_policy
@@ -109,9 +110,9 @@ def _meta(index: int) -> FrameMeta:
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m vla_edge_ros.memory.benchmark")
     parser.add_argument("--policy", choices=POLICIES, action="append", help="only these (default: all)")
-    parser.add_argument("--inserts", type=int, help="insert this many frames instead of measuring")
+    parser.add_argument("--inserts", type=whole(1), help="insert this many frames instead of measuring")
     parser.add_argument(
-        "--embedding-size", type=int, default=FULL_EMBEDDING, help="values (default: %(default)s)"
+        "--embedding-size", type=whole(1), default=FULL_EMBEDDING, help="values (default: %(default)s)"
     )
     args = parser.parse_args(argv)
     is_right = True

@@ -5,7 +5,7 @@ from typing import ClassVar
 import numpy as np
 
 from vla_edge_ros.memory.columns import Column
-from vla_edge_ros.memory.eviction_policy import ONLY_FRAME, Victim
+from vla_edge_ros.memory.eviction_policy import Victim, WhenFull
 from vla_edge_ros.memory.signals import PassSignals
 from vla_edge_ros.perception.frame import FrameMeta
 
@@ -56,7 +56,7 @@ class SlidingWindow(_WithoutMemory):
         return Victim(0, NO_FREE_BLOCK) if is_full and n_frames else None
 
 
-class SinksRecent(_WithoutMemory):
+class SinksRecent(_WithoutMemory, WhenFull):
     """The first `SINK_FRAMES` frames stay, and of the others the oldest goes.
 
     After StreamingLLM (Xiao et al., "Efficient Streaming Language Models with Attention Sinks", ICLR 2024,
@@ -65,16 +65,12 @@ class SinksRecent(_WithoutMemory):
 
     name: ClassVar[str] = "sinks_recent"
 
-    def choose_victim(self, n_frames: int, is_full: bool) -> Victim | None:
-        if not is_full or not n_frames:
-            return None
-        if n_frames == 1:
-            return Victim(0, ONLY_FRAME)
+    def _choose(self, n_frames: int) -> Victim:
         sinks = min(SINK_FRAMES, n_frames - 2)
         return Victim(sinks, f"oldest behind {sinks} sinks")
 
 
-class Random(_WithoutMemory):
+class Random(_WithoutMemory, WhenFull):
     """Any frame but the newest goes, with equal chances: what every other policy has to beat."""
 
     name: ClassVar[str] = "random"
@@ -83,15 +79,11 @@ class Random(_WithoutMemory):
         self._random = np.random.default_rng(seed)
         self._reason = f"by chance, seed {seed}"
 
-    def choose_victim(self, n_frames: int, is_full: bool) -> Victim | None:
-        if not is_full or not n_frames:
-            return None
-        if n_frames == 1:
-            return Victim(0, ONLY_FRAME)
+    def _choose(self, n_frames: int) -> Victim:
         return Victim(int(self._random.integers(n_frames - 1)), self._reason)
 
 
-class UniformStride:
+class UniformStride(WhenFull):
     """The frame goes whose neighbours are nearest in time, so that gaps stay as even as they can be.
 
     Uniform sampling, the usual baseline for video, made online. The first and the newest frame stay; of equal
@@ -112,11 +104,7 @@ class UniformStride:
     def clear(self) -> None:
         self._times_ns.clear()
 
-    def choose_victim(self, n_frames: int, is_full: bool) -> Victim | None:
-        if not is_full or not n_frames:
-            return None
-        if n_frames == 1:
-            return Victim(0, ONLY_FRAME)
+    def _choose(self, n_frames: int) -> Victim:
         if n_frames == 2:
             return Victim(0, NO_FREE_BLOCK)
         times = self._times_ns.values

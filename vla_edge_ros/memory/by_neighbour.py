@@ -4,7 +4,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from vla_edge_ros.memory.eviction_policy import ONLY_FRAME, Victim
+from vla_edge_ros.memory.eviction_policy import Victim, WhenFull
 from vla_edge_ros.memory.signals import PassSignals
 from vla_edge_ros.memory.similarity import NeighbourSimilarity
 from vla_edge_ros.perception.frame import FrameMeta
@@ -13,7 +13,7 @@ TIE = 1e-9
 """Rounding in float64 is far below this, and float32 embeddings tell nothing apart that is nearer."""
 
 
-class Semantic:
+class Semantic(WhenFull):
     """While free slots are fewer than needed, the older frame of the most alike neighbours goes.
 
     Alike is the cosine of their embeddings; of equal pairs the first counts, also where only rounding parts
@@ -39,11 +39,7 @@ class Semantic:
     def clear(self) -> None:
         self._similarity.clear()
 
-    def choose_victim(self, n_frames: int, is_full: bool) -> Victim | None:
-        if not is_full or not n_frames:
-            return None
-        if n_frames == 1:
-            return Victim(0, ONLY_FRAME)
+    def _choose(self, n_frames: int) -> Victim:
         cosines = self._similarity.cosines
-        place = int(np.argmax(cosines >= cosines.max() - TIE))
+        place = int((cosines >= cosines.max() - TIE).argmax())
         return Victim(place, f"cosine {cosines[place]:.4f} with its successor")

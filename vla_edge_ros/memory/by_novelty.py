@@ -5,7 +5,7 @@ from typing import ClassVar
 import numpy as np
 
 from vla_edge_ros.memory.columns import Column
-from vla_edge_ros.memory.eviction_policy import ONLY_FRAME, Victim, guarded_frames
+from vla_edge_ros.memory.eviction_policy import Victim, WhenFull, guarded_frames
 from vla_edge_ros.memory.signals import PassSignals
 from vla_edge_ros.memory.similarity import PairSimilarity
 from vla_edge_ros.perception.frame import FrameMeta
@@ -17,7 +17,7 @@ COVERAGE_FACTOR = 4.0
 """The widest gap that forgetting may leave, in mean distances of retained frames."""
 
 
-class TemporalRedundancy:
+class TemporalRedundancy(WhenFull):
     """Of the past frames the one goes that the recent frames resemble most, on average.
 
     The TaR score of InfiniPot-V (Kim et al., "Memory-Constrained KV Cache Compression for Streaming Video
@@ -40,18 +40,14 @@ class TemporalRedundancy:
     def clear(self) -> None:
         self._pairs.clear()
 
-    def choose_victim(self, n_frames: int, is_full: bool) -> Victim | None:
-        if not is_full or not n_frames:
-            return None
-        if n_frames == 1:
-            return Victim(0, ONLY_FRAME)
+    def _choose(self, n_frames: int) -> Victim:
         rows, recent = self._pairs.rows, guarded_frames(n_frames)
         redundancy = self._pairs.cosines[rows[:-recent, None], rows[-recent:]].mean(axis=1)
         place = int(redundancy.argmax())
         return Victim(place, f"cosine {redundancy[place]:.4f} with the {recent} newest on average")
 
 
-class Novelty:
+class Novelty(WhenFull):
     """The frame goes that memory would miss least: one that some other retained frame resembles most.
 
     - Similarity is taken to all retained frames, so that a scene that comes back is seen to come back.
@@ -86,11 +82,7 @@ class Novelty:
         self._pairs.clear()
         self._times_ns.clear()
 
-    def choose_victim(self, n_frames: int, is_full: bool) -> Victim | None:
-        if not is_full or not n_frames:
-            return None
-        if n_frames == 1:
-            return Victim(0, ONLY_FRAME)
+    def _choose(self, n_frames: int) -> Victim:
         n_candidates = n_frames - guarded_frames(n_frames)
         times_ns = self._times_ns.values
         gaps_ns = times_ns[1 : n_candidates + 1].copy()

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from vla_edge_ros.memory.columns import Column
-from vla_edge_ros.memory.eviction_policy import ONLY_FRAME, Victim, guarded_frames
+from vla_edge_ros.memory.eviction_policy import Victim, WhenFull, guarded_frames
 from vla_edge_ros.memory.signals import PassSignals
 from vla_edge_ros.perception.frame import FrameMeta
 
@@ -17,7 +17,7 @@ WINDOW_PASSES = 8
 """Passes over which `instruction_attention` averages: its observation window."""
 
 
-class _Scored:
+class _Scored(WhenFull):
     """A score for each retained frame: but for the newest few the least goes, of equal ones the oldest.
 
     Subclasses say what the score is (`_observe`), what it is called and how many frames are spared.
@@ -37,11 +37,7 @@ class _Scored:
     def clear(self) -> None:
         self._scores.clear()
 
-    def choose_victim(self, n_frames: int, is_full: bool) -> Victim | None:
-        if not is_full or not n_frames:
-            return None
-        if n_frames == 1:
-            return Victim(0, ONLY_FRAME)
+    def _choose(self, n_frames: int) -> Victim:
         scores = self._scores.values[: n_frames - self._spared(n_frames)]
         place = int(scores.argmin())
         return Victim(place, f"{self.score_name} {scores[place]:.4g}, the least")

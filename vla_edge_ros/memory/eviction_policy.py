@@ -12,8 +12,6 @@ import numpy as np
 from vla_edge_ros.memory.signals import PassSignals
 from vla_edge_ros.perception.frame import FrameMeta
 
-ONLY_FRAME = "the only frame, no free block"
-
 
 class Victim(NamedTuple):
     place: int
@@ -50,6 +48,21 @@ class EvictionPolicy(Protocol):
 
         n_frames: retained frames. is_full: there are fewer free slots than one frame block needs.
         """
+
+
+class WhenFull:
+    """For policies that forget where slots run out and not before: they choose one of several frames."""
+
+    def choose_victim(self, n_frames: int, is_full: bool) -> Victim | None:
+        if not is_full or not n_frames:
+            return None
+        if n_frames == 1:
+            return Victim(0, "the only frame, no free block")
+        return self._choose(n_frames)
+
+    def _choose(self, n_frames: int) -> Victim:
+        """One of `n_frames`, at least two; not the newest."""
+        raise NotImplementedError
 
 
 def guarded_frames(n_frames: int) -> int:

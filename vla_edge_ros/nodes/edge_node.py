@@ -140,7 +140,8 @@ class EdgeNode(LifecycleNode):
         self._release()
 
     def keep_quiet(self) -> float:
-        """Sleep while a tick's last messages go out; returns the seconds until that comes again.
+        """Sleep while a tick's last messages go out, then send its telemetry; returns the seconds until that
+        comes again. To be called between callbacks.
 
         A callback holds the interpreter lock in long calls: an image that was taken out of the middleware at
         a cut-off delayed the messages by up to 2 ms, tick after tick where the camera was in step.
@@ -154,6 +155,7 @@ class EdgeNode(LifecycleNode):
                 begin_ns += self._schedule.period_ns
                 break
             time.sleep(QUIET_LOOK_S)
+        self._sink.send_telemetry()
         return min(SPIN_S, max(0, begin_ns - now_ns) / 1e9)
 
     # What the transitions are made of
@@ -404,6 +406,7 @@ class EdgeNode(LifecycleNode):
         }
         self._tick_thread = None
         self._controller.stop(self._sink)
+        self._sink.send_telemetry()
         if self._bare_loop is not None:
             self._bare_loop.close()
             end["bare_loop"] = self._bare_loop.to_json()

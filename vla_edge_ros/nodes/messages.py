@@ -1,19 +1,21 @@
-"""From the control loop's results to ROS messages; the messages are made once and filled in again."""
+"""From the control loop's results to ROS messages.
 
-from builtin_interfaces.msg import Duration, Time
-from diagnostic_msgs.msg import DiagnosticStatus, KeyValue
+Those of the tick thread are serialised here: rclpy's own conversion, attribute by attribute, took several
+times as long.
+"""
+
+from functools import cache
+
+from diagnostic_msgs.msg import DiagnosticStatus
 from rclpy.serialization import deserialize_message, serialize_message
-from std_msgs.msg import Float64MultiArray
-from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
 from vla_edge_ros.actions.messages import GroupCommand, GroupTrajectory
 from vla_edge_ros.control.decision import Decision
 from vla_edge_ros.control.latency_model import PASS_STAGES
-from vla_edge_ros.control.promise import Promise
+from vla_edge_ros.control.promise import Rates
 from vla_edge_ros.control.record import TickRecord
 from vla_edge_ros.engine.interface import STAGES
-
-NANOSECONDS = 1_000_000_000
+from vla_edge_ros.nodes import cdr
 
 _LEVELS = dict.fromkeys(Decision, DiagnosticStatus.WARN) | {
     Decision.FRESH: DiagnosticStatus.OK,
@@ -21,25 +23,29 @@ _LEVELS = dict.fromkeys(Decision, DiagnosticStatus.WARN) | {
     Decision.SAFE_STOP: DiagnosticStatus.ERROR,
     Decision.FAULT: DiagnosticStatus.ERROR,
 }
+_NO_LAYOUT = cdr.ENCAPSULATION + cdr.uint32(0) + cdr.uint32(0)
+_NO_ACCELERATIONS_NO_EFFORT = cdr.uint32(0) + cdr.uint32(0)
 
 
-def trajectory_message(trajectory: GroupTrajectory) -> JointTrajectory:
-    """What joint_trajectory_controller takes; a stamp of 0 means "from now" there."""
-    message = JointTrajectory(joint_names=list(trajectory.joints))
-    message.header.stamp = _time(trajectory.stamp_ns)
+def trajectory_message(trajectory: GroupTrajectory) -> bytes:
+    """The JointTrajectory that joint_trajectory_controller takes; a stamp of 0 means "from now" there."""
+    message = bytearray(cdr.ENCAPSULATION)
+    message += cdr.time(trajectory.stamp_ns)
+    message += _frame_and_joints(trajectory.joints)
+    message += cdr.uint32(len(trajectory.points))
     for point in trajectory.points:
-        message.points.append(
-            JointTrajectoryPoint(
-                positions=point.positions,
-                velocities=point.velocities,
-                time_from_start=_duration(point.time_from_start_ns),
-            )
-        )
-    return message
+        cdr.append_doubles(message, point.positions)
+        cdr.append_doubles(message, point.velocities)
+        message += _NO_ACCELERATIONS_NO_EFFORT
+        message += cdr.time(point.time_from_start_ns)
+    return bytes(message)
 
 
-def command_message(command: GroupCommand) -> Float64MultiArray:
-    return Float64MultiArray(data=command.values)
+def command_message(command: GroupCommand) -> bytes:
+    """The Float64MultiArray that forward_command_controller takes."""
+    message = bytearray(_NO_LAYOUT)
+    cdr.append_doubles(message, command.values)
+    return bytes(message)
 
 
 class TickMessage:
@@ -47,50 +53,55 @@ class TickMessage:
 
     def __init__(self, hardware_id: str, plan_id: str) -> None:
         self._plan_id = plan_id
-        self.message = DiagnosticStatus(name="tick", hardware_id=hardware_id)
-        self._values: dict[str, KeyValue] = {}
+        figures = self._figures(TickRecord(0, 0, 0, 0))
+        self._keys = [cdr.string(key) for key in figures]
+        self._begin = {
+            decision: cdr.ENCAPSULATION
+            + cdr.padded(level)
+            + b"".join(map(cdr.string, ("tick", str(decision), hardware_id)))
+            + cdr.uint32(len(figures))
+            for decision, level in _LEVELS.items()
+        }
 
-    def fill(self, record: TickRecord) -> DiagnosticStatus:
-        self.message.level = _LEVELS[record.decision]
-        self.message.message = str(record.decision)
+    def of(self, record: TickRecord) -> bytes:
+        parts = [self._begin[record.decision]]
+        for key, value in zip(self._keys, self._figures(record).values(), strict=True):
+            parts.append(key)
+            parts.append(cdr.string("" if value is None else str(value)))
+        return b"".join(parts)
+
+    def _figures(self, record: TickRecord) -> dict[str, object]:
         own = record.own_pass
-        self._set("tick", record.tick)
-        self._set("decision", record.decision)
-        self._set("reason", record.reason)
-        self._set("is_enabled", record.is_enabled)
-        self._set("effect_stamp_ns", record.effect_stamp_ns)
-        self._set("start_error_ms", _ms(record.start_error_ns))
-        self._set("frame_index", record.frame_index)
-        self._set("frame_stamp_ns", record.frame_stamp_ns)
-        self._set("frame_age_ms", _ms(record.frame_age_ns))
-        self._set("predicted_ms", _ms(record.predicted_ns))
-        self._set("allowance_ms", _ms(record.allowance_ns))
-        for stage in PASS_STAGES:
-            self._set(f"predicted_{stage}_ms", _ms((record.predicted_by_stage or {}).get(stage)))
-        self._set("pass_ms", _ms(own and own.total_ns))
-        for stage in STAGES:
-            self._set(f"{stage}_ms", _ms(own and getattr(own.stages, f"{stage}_ns")))
-        self._set("retained_frames", record.retained_frames)
-        self._set("evicted", " ".join(str(line["frame"]) for line in record.journal))
-        self._set("hold_ms", _ms(record.hold_ns))
-        self._set("steps_left", record.steps_left)
-        self._set("steps_dropped", record.steps_dropped)
-        self._set("skipped_ticks", record.skipped_ticks)
-        self._set("top_probability", record.top_probability)
-        self._set("entropy", record.entropy)
-        self._set("plan_id", self._plan_id)
-        self._set("events", " ".join(e["event"] for e in record.events))
-        return self.message
-
-    def _set(self, key: str, value: object) -> None:
-        pair = self._values.get(key)
-        if pair is None:
-            pair = self._values[key] = KeyValue(key=key)
-            self.message.values.append(pair)
-        pair.value = "" if value is None else str(value)
+        predicted = record.predicted_by_stage or {}
+        return {
+            "tick": record.tick,
+            "decision": record.decision,
+            "reason": record.reason,
+            "is_enabled": record.is_enabled,
+            "effect_stamp_ns": record.effect_stamp_ns,
+            "start_error_ms": _ms(record.start_error_ns),
+            "frame_index": record.frame_index,
+            "frame_stamp_ns": record.frame_stamp_ns,
+            "frame_age_ms": _ms(record.frame_age_ns),
+            "predicted_ms": _ms(record.predicted_ns),
+            "allowance_ms": _ms(record.allowance_ns),
+            **{f"predicted_{stage}_ms": _ms(predicted.get(stage)) for stage in PASS_STAGES},
+            "pass_ms": _ms(own and own.total_ns),
+            **{f"{stage}_ms": _ms(own and getattr(own.stages, f"{stage}_ns")) for stage in STAGES},
+            "retained_frames": record.retained_frames,
+            "evicted": " ".join(str(line["frame"]) for line in record.journal),
+            "hold_ms": _ms(record.hold_ns),
+            "steps_left": record.steps_left,
+            "steps_dropped": record.steps_dropped,
+            "skipped_ticks": record.skipped_ticks,
+            "top_probability": record.top_probability,
+            "entropy": record.entropy,
+            "plan_id": self._plan_id,
+            "events": " ".join(event["event"] for event in record.events),
+        }
 
 
-def telemetry(record: TickRecord, promise: Promise) -> dict[str, float]:
+def telemetry(record: TickRecord, rates: Rates) -> dict[str, float]:
     """The figures of `~/telemetry/NAME`, NaN where the tick has none: a gap in a plot, not a zero.
 
     The rates are those since the start, this tick included.
@@ -114,10 +125,10 @@ def telemetry(record: TickRecord, promise: Promise) -> dict[str, float]:
         "pass_ms": ms(own and own.total_ns),
         **{f"{stage}_ms": ms(own and getattr(own.stages, f"{stage}_ns")) for stage in STAGES},
         "hold_ms": ms(record.hold_ns),
-        "hold_streak": float(promise.hold_streak),
-        "miss_rate": promise.miss_rate,
-        "refusal_rate": promise.refusal_rate,
-        "goodput": promise.goodput,
+        "hold_streak": float(rates.hold_streak),
+        "miss_rate": rates.miss_rate,
+        "refusal_rate": rates.refusal_rate,
+        "goodput": rates.goodput,
         "retained_frames": float(record.retained_frames),
         "top_probability": nan if record.top_probability is None else record.top_probability,
     }
@@ -133,11 +144,7 @@ def _ms(nanoseconds: int | None) -> str:
     return "" if nanoseconds is None else f"{nanoseconds / 1e6:.3f}"
 
 
-def _time(stamp_ns: int) -> Time:
-    seconds, nanoseconds = divmod(stamp_ns, NANOSECONDS)
-    return Time(sec=int(seconds), nanosec=int(nanoseconds))
-
-
-def _duration(duration_ns: int) -> Duration:
-    seconds, nanoseconds = divmod(duration_ns, NANOSECONDS)
-    return Duration(sec=int(seconds), nanosec=int(nanoseconds))
+@cache
+def _frame_and_joints(joints: tuple[str, ...]) -> bytes:
+    """The frame_id, which is empty, and joint_names."""
+    return cdr.string("") + cdr.uint32(len(joints)) + b"".join(map(cdr.string, joints))

@@ -235,8 +235,8 @@ ENGINE = (
     Parameter(
         "engine.backend",
         "auto",
-        "What runs the model. `numpy`: any CPU. `cuda`: an NVIDIA GPU, on trial until its gate has passed on "
-        "one. `auto`: numpy; the log says why not cuda. `fake`: no model, for trials of wiring and timing.",
+        "What runs the model. `numpy`: any CPU. `cuda`: an NVIDIA GPU, on trial, see docs/kernels.md. "
+        "`auto`: numpy; the log says why not cuda. `fake`: no model, for trials of wiring and timing.",
         allowed=("auto", "numpy", "cuda", "fake"),
     ),
     Parameter(

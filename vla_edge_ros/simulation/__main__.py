@@ -3,6 +3,7 @@
 import argparse
 import time
 
+from vla_edge_ros.arguments import whole
 from vla_edge_ros.figures import proportion
 from vla_edge_ros.simulation.environment import Environment
 from vla_edge_ros.simulation.tasks import TASKS
@@ -12,10 +13,10 @@ from vla_edge_ros.simulation.trial import ExpertActor, run_episodes
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, prog="python -m vla_edge_ros.simulation")
     parser.add_argument("--task", choices=list(TASKS), action="append", help="default: all of them")
-    parser.add_argument("--episodes", type=int, default=200, help="of each task (default: 200)")
-    parser.add_argument("--first-seed", type=int, default=0)
-    parser.add_argument("--fresh-every", type=int, default=1, help="act on every n-th tick (default: 1)")
-    parser.add_argument("--latency-ticks", type=int, default=1, help="from frame to action (default: 1)")
+    parser.add_argument("--episodes", type=whole(1), default=200, help="of each task (default: 200)")
+    parser.add_argument("--first-seed", type=whole(0), default=0)
+    parser.add_argument("--fresh-every", type=whole(1), default=1, help="act on every n-th tick (default: 1)")
+    parser.add_argument("--latency-ticks", type=whole(0), default=1, help="from frame to action (default: 1)")
     arguments = parser.parse_args()
     environment = Environment(renders=False, latency_ticks=arguments.latency_ticks)
     seeds = range(arguments.first_seed, arguments.first_seed + arguments.episodes)

@@ -10,7 +10,6 @@ from vla_edge_ros.share import share_directory
 PHYSICS_HZ = 300
 N_JOINTS = 7
 JOINTS = tuple(f"joint{i}" for i in range(1, N_JOINTS + 1))
-FINGERS = ("left_finger", "right_finger")
 OPEN_M = 0.035
 """Way of each finger from closed to open."""
 

@@ -11,7 +11,7 @@ from vla_edge_ros.evaluation.filmstrip import data_url
 from vla_edge_ros.evaluation.forgetting.footage import Footage, with_needles
 from vla_edge_ros.evaluation.forgetting.results import summary_of
 from vla_edge_ros.evaluation.plot_style import COLOUR, RC_PARAMS, to_svg
-from vla_edge_ros.evaluation.report_style import STYLE
+from vla_edge_ros.evaluation.report_style import captioned, whole_page
 from vla_edge_ros.figures import in_words
 
 _COLOURS = (
@@ -48,34 +48,29 @@ def page(title: str, facts: str, rows: Sequence[dict], document: dict, footage: 
         _table(document),
         f'<p class="quiet">{html.escape(_reading(document))}</p>',
         "<h2>Regret against the oracle</h2>",
-        _figure(
+        captioned(
             _regret_plot(rows, policies),
             "Share of the other frames whose absence would have changed the next actions less than that of "
             "the frame that was forgotten: 0 is the oracle, 0.5 is chance. Lines: 95 % intervals over seeds.",
         ),
         "<h2>Recall of a frame that was shown once</h2>",
-        _figure(
+        captioned(
             _recall_plot(rows, policies),
             "Share of the needles still in memory so many frames after they were shown.",
         ),
         "<h2>Quality against capacity</h2>",
-        _figure(
+        captioned(
             _capacity_plot(rows, policies),
-            "How far the actions are from those of a memory that forgets nothing, by frames of memory: the "
-            "lowest line of a capacity is the policy to take there.",
+            "How far the actions are from those of a memory that forgets nothing, by frames of memory: lower "
+            "is nearer.",
         ),
         "<h2>What was forgotten when</h2>",
-        _figure(_timeline_plot(rows, policies), _timeline_caption(rows)),
+        captioned(_timeline_plot(rows, policies), _timeline_caption(rows)),
         "<h2>What each policy remembers over time</h2>",
         '<p class="quiet">After a third, two thirds and all of the frames; needles are framed.</p>',
         *_films(rows, policies, footage),
     ]
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{html.escape(title)}</title><style>{STYLE}{_STYLE}</style></head>\n"
-        f"<body><main>\n{chr(10).join(parts)}\n</main></body></html>\n"
-    )
+    return whole_page(title, parts, _STYLE)
 
 
 def _table(document: dict) -> str:
@@ -120,11 +115,6 @@ def _reading(document: dict) -> str:
         f"chance against {others}. Where weights are seeded, what a model attends to means nothing, and "
         "policies that go by attention have little to go by."
     )
-
-
-def _figure(svg: str, caption: str) -> str:
-    text = html.escape(caption)
-    return f'<figure role="img" aria-label="{text}">{svg}<figcaption>{text}</figcaption></figure>'
 
 
 def _colour(policies: list[str], name: str) -> str:
