@@ -95,6 +95,18 @@ COMMANDS = {
         "an otherwise idle machine: whatever else runs is measured too.",
         ("vla-edge bench", "vla-edge bench --json out/bench.json"),
     ),
+    "inject": Command(
+        "vla_edge_ros.nodes.inject",
+        "inject faults into the real node and see that it does what docs/faults.md says",
+        "Kills, stops, starves and misleads the node and what is around it, in a ROS domain of its own. "
+        "Prints the decisions before, during and after each fault, and ends with exit code 1 where the node "
+        "did not do what it must.",
+        (
+            "vla-edge inject engine-killed camera-frozen",
+            "vla-edge inject cpu-hogs --seconds 60 --json out/inject.json",
+            "vla-edge inject all --param engine.backend=fake --param engine.model=fake:service_ms=5",
+        ),
+    ),
     "doctor": Command(
         "vla_edge_ros.evaluation.doctor",
         "say what on this machine stands in the way, and which deadline it can promise",

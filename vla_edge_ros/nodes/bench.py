@@ -5,7 +5,6 @@ otherwise idle machine: what else runs is measured too.
 """
 
 import argparse
-import contextlib
 import json
 import tempfile
 import time
@@ -32,6 +31,7 @@ from vla_edge_ros.evaluation.message_types import IMAGE, image_message, ros2_typ
 from vla_edge_ros.evaluation.sample_motion import RATE_HZ, scene_at
 from vla_edge_ros.evaluation.sample_scene import draw
 from vla_edge_ros.figures import in_words
+from vla_edge_ros.nodes.engine_process import engine_of
 from vla_edge_ros.nodes.live_run import LiveRun, run_live
 from vla_edge_ros.parameters import validate_all
 from vla_edge_ros.perception.benchmark import camera_callback_times
@@ -136,7 +136,7 @@ class ProcessWatch:
             self._began_s = now_s
         elif now_s - self._began_s - self.samples[-1][0] < 1.0:
             return
-        engine_pid = _engine_of(node_pid)
+        engine_pid = engine_of(node_pid)
         if engine_pid is None:  # it is being replaced
             return
         sample = {"node": resident_bytes(node_pid), "engine": resident_bytes(engine_pid)}
@@ -175,17 +175,6 @@ class Row:
     measured: str
     must: str = ""
     is_kept: bool | None = None
-
-
-def _engine_of(node_pid: int) -> int | None:
-    """The engine process among the children of the node."""
-    for children in Path(f"/proc/{node_pid}/task").glob("*/children"):
-        # Threads and processes may end while they are looked at.
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            for child in children.read_text().split():
-                if b"vla_edge_ros.engine.child" in Path(f"/proc/{child}/cmdline").read_bytes():
-                    return int(child)
-    return None
 
 
 def _write_camera(folder: Path) -> Path:

@@ -102,6 +102,7 @@ class Driver:
     """
 
     def __init__(self, edge: Process) -> None:
+        """Raises UserError where ROS does not start."""
         self._edge = edge
         with _ros_that_starts():
             self.node = rclpy.create_node("vla_edge_driver")
@@ -212,6 +213,7 @@ class Driver:
         self.node.destroy_subscription(subscription)
 
     def wait_for(self, is_done: Callable[[], bool], purpose: str, timeout_s: float) -> None:
+        """Let messages flow until `is_done()`. Raises UserError with the node's own words."""
         end_s = time.monotonic() + timeout_s
         while not is_done():
             if not self._edge.is_running:

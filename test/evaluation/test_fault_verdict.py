@@ -1,0 +1,124 @@
+"""The table of faults and the judgement: each promise that is broken is found, and named alone."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from vla_edge_ros.control.decision import Decision
+from vla_edge_ros.evaluation.fault_verdict import Injection, ToldTick, broken, judge
+from vla_edge_ros.evaluation.faults import COVERED, FAULTS, main
+
+ROOT = Path(__file__).resolve().parents[2]
+PERIOD_NS = 33_333_000
+BEGAN, ENDED, N_TICKS = 10, 20, 40
+"""The fault lasts from tick 10 to tick 20 of 40."""
+
+
+def told(tick: int) -> ToldTick:
+    is_held = BEGAN <= tick < ENDED
+    hold_ms = (tick - BEGAN + 1) * 33.333 if is_held else 0.0
+    decision = Decision.SAFE_STOP if hold_ms > 300 else Decision.HOLD_NO_FRAME if is_held else Decision.FRESH
+    frame = None if is_held else 2 * tick + 1
+    return ToldTick(
+        received_ns=tick * PERIOD_NS,
+        tick=tick,
+        decision=decision,
+        is_enabled=True,
+        frame_index=frame,
+        frame_stamp_ns=frame,
+        retained_frames=tick,
+        hold_ms=hold_ms,
+        skipped_ticks=0,
+        events=(),
+    )
+
+
+def verdict(name="camera-unplugged", observed=None, missing=(), **changes: dict):
+    """Of an unplugged camera as it should be, but for `changes` of ticks (`t12={...}`)."""
+    ticks = [
+        replace(told(tick), **changes.get(f"t{tick}", {})) for tick in range(N_TICKS) if tick not in missing
+    ]
+    injection = Injection(FAULTS[name], ticks, BEGAN * PERIOD_NS, ENDED * PERIOD_NS, observed or {})
+    return judge(injection, max_hold_ms=300.0, recovery_s=0.5)
+
+
+def not_kept(**keywords) -> list[str]:
+    found = verdict(**keywords)
+    failed = [what for what, is_kept in found["checks"].items() if not is_kept]
+    assert found["is_kept"] is (not failed)
+    return failed
+
+
+def test_what_the_table_says_is_kept_and_counted_in_its_parts():
+    found = verdict()
+    assert found["is_kept"] and all(found["checks"].values())
+    assert found["before"] == {"FRESH": 10}
+    assert found["during"] == {"HOLD_NO_FRAME": 9, "SAFE_STOP": 1}
+    assert found["after"] == {"FRESH": 20}
+    assert (found["longest_without_fresh"], found["recovery_ticks"]) == (10, 0)
+
+
+NEVER = {f"t{tick}": {"is_enabled": False} for tick in range(ENDED, N_TICKS)}
+LATE = {f"t{tick}": {"is_enabled": False} for tick in range(ENDED, ENDED + 16)}
+
+
+@pytest.mark.parametrize(
+    ("keywords", "what"),
+    [
+        ({"missing": (15,)}, "every tick was told once, or counted as skipped"),
+        ({"t5": {"skipped_ticks": 1}}, "every tick was told once, or counted as skipped"),
+        ({"t15": {"hold_ms": 300.1}}, "no hold beyond 300 ms"),
+        ({"t30": {"frame_index": 59}}, "no frame used twice or after a later one"),
+        ({"t30": {"frame_stamp_ns": 59}}, "no frame used twice or after a later one"),
+        (NEVER, "FRESH again within 0.5 s"),
+        (LATE, "FRESH again within 0.5 s"),
+        ({"t19": {"decision": Decision.HOLD_NO_FRAME, "hold_ms": 0.0}}, "SAFE_STOP seen"),
+        ({"t15": {"decision": Decision.FAULT}}, "no FAULT"),
+        ({"name": "node-stopped"}, "skipped ticks counted"),
+        ({"observed": {"said so": False}}, "said so"),
+    ],
+)
+def test_each_promise_that_is_broken_is_named_alone(keywords, what):
+    assert not_kept(**keywords) == [what]
+
+
+def test_an_event_counts_where_it_took_effect_under_the_fault():
+    wrong = ["HOLD_STALE_FRAME seen"]
+    assert not_kept(name="parameter-change", t11={"events": ("retune",)}) == wrong
+    assert not_kept(name="parameter-change", t5={"events": ("retune",)}) == [*wrong, "retune took effect"]
+
+
+def test_ticks_that_were_wholly_missed_may_be_missing_where_the_next_one_counts_them():
+    assert not_kept(name="node-stopped", missing=(15, 16), t17={"skipped_ticks": 2}) == []
+
+
+def test_a_node_that_was_started_again_begins_to_count_again():
+    restarted = {f"t{tick}": {"tick": tick - 25, "frame_index": tick - 24} for tick in range(25, N_TICKS)}
+    assert not_kept(**restarted) == []
+
+
+def test_a_node_that_could_not_be_watched_to_the_end_is_broken_in_the_same_shape():
+    found = broken(FAULTS["engine-killed"], "the node ended")
+    assert found.keys() == verdict().keys()
+    assert found["checks"] == {"the node ended": False} and not found["is_kept"]
+
+
+def test_the_values_of_a_tick_message_are_read():
+    values = {"tick": "7", "decision": "HOLD_BUSY", "is_enabled": "False", "frame_index": "", "hold_ms": ""}
+    values |= {"frame_stamp_ns": "", "retained_frames": "2", "skipped_ticks": "1", "events": "a b"}
+    tick = ToldTick.from_values(values, 5)
+    assert (tick.tick, tick.decision, tick.frame_index, tick.events) == (
+        7,
+        Decision.HOLD_BUSY,
+        None,
+        ("a", "b"),
+    )
+    assert not tick.is_enabled and tick.received_ns == 5
+
+
+def test_the_page_is_current_and_every_test_that_it_cites_exists(capsys):
+    assert main([]) == 0, "python -m vla_edge_ros.evaluation.faults --write"
+    for row in COVERED:
+        file, _, name = row.test.partition("::")
+        assert f"def {name}(" in (ROOT / file).read_text(), row.test

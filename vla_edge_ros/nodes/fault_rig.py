@@ -1,0 +1,166 @@
+"""What faults are injected into: the real node as a process, its camera, its robot, and who listens."""
+
+import contextlib
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
+from lifecycle_msgs.msg import Transition
+from rcl_interfaces.srv import SetParameters
+from rclpy.parameter import Parameter
+from rclpy.qos import DurabilityPolicy, QoSProfile
+from rclpy.time import Time
+from rosgraph_msgs.msg import Clock
+from std_msgs.msg import String
+from std_srvs.srv import Trigger
+from trajectory_msgs.msg import JointTrajectory
+
+from vla_edge_ros.control import settings
+from vla_edge_ros.engine.linux import process_memory
+from vla_edge_ros.evaluation.fault_verdict import ToldTick
+from vla_edge_ros.nodes.engine_process import engine_of
+from vla_edge_ros.nodes.fault_camera import FaultCamera
+from vla_edge_ros.nodes.live_run import CONFIGURE_TIMEOUT_S, START_TIMEOUT_S, Driver, Process
+from vla_edge_ros.nodes.parameters import to_ros
+
+NODE = "/vla_edge_node"
+PATIENCE_S = 15.0
+_ALL = QoSProfile(depth=1000)
+_LATCHED = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+
+
+class FaultRig:
+    """Messages flow while a method here waits; a wait that is in vain raises UserError.
+
+    module: the node's module. folder: for the files of the processes and the node's record.
+    ticks: every `~/tick` heard. trajectory: the newest of `~/trajectory`.
+    edge: the node's process, another one after `start`.
+    """
+
+    def __init__(self, values: dict, module: str, folder: Path) -> None:
+        self.folder = folder
+        self.ticks: list[ToldTick] = []
+        self.statuses: dict[str, DiagnosticStatus] = {}
+        self.trajectory: JointTrajectory | None = None
+        self.record = folder / "run.jsonl"
+        self.values, self._module = values, module
+        self._cleanup = contextlib.ExitStack()
+
+    def __enter__(self) -> "FaultRig":
+        with contextlib.ExitStack() as cleanup:
+            self._cleanup = cleanup
+            self.start()
+            self._cleanup = cleanup.pop_all()
+        return self
+
+    def __exit__(self, *_) -> None:
+        self._cleanup.close()
+
+    def start(self) -> None:
+        """Start a node with a camera and a robot around it, active and disabled."""
+        self._cleanup.close()
+        values = self.values | {"control.record_path": str(self.record)}
+        self.edge = Process(self._module, to_ros(values), self.folder)
+        self._cleanup.callback(self.edge.kill)
+        self.driver = Driver(self.edge)
+        self._cleanup.callback(self.driver.close)
+        node = self.driver.node
+        node.create_subscription(DiagnosticStatus, f"{NODE}/tick", self._on_tick, _ALL)
+        node.create_subscription(JointTrajectory, f"{NODE}/trajectory", self._on_trajectory, _ALL)
+        node.create_subscription(DiagnosticArray, "/diagnostics", self._on_diagnostics, _ALL)
+        self._instructions = node.create_publisher(String, "instruction", _LATCHED)
+        self._clock = node.create_publisher(Clock, "/clock", 10)
+        self._parameters = node.create_client(SetParameters, f"{NODE}/set_parameters")
+        self._reset = node.create_client(Trigger, f"{NODE}/reset_memory")
+        self.driver.meet()
+        self.driver.change(Transition.TRANSITION_CONFIGURE, "configure", CONFIGURE_TIMEOUT_S)
+        self.camera = FaultCamera(node)
+        self._cleanup.callback(self.camera.close)
+        self.driver.change(Transition.TRANSITION_ACTIVATE, "activate", START_TIMEOUT_S)
+        dimensions = settings.policy_of(self.values).dimensions
+        self.driver.be_robot({d.name: min(max(0.0, d.min), d.max) for d in dimensions})
+
+    def stop(self) -> None:
+        """End the node as one should: a killed one leaves its shared memory behind."""
+        self.driver.change(Transition.TRANSITION_DEACTIVATE, "deactivate", START_TIMEOUT_S)
+        self.edge.stop()
+
+    # Waiting
+
+    def until(self, is_done: Callable[[], bool], purpose: str, timeout_s: float = PATIENCE_S) -> None:
+        """Return once `is_done()`. Raises UserError that the node did not do what `purpose` names."""
+        self.driver.wait_for(is_done, purpose, timeout_s)
+
+    def spin(self, seconds: float) -> None:
+        end_s = time.monotonic() + seconds
+        self.until(lambda: time.monotonic() >= end_s, "stay alive", seconds + PATIENCE_S)
+
+    def spin_until(self, is_done: Callable[[], bool], seconds: float) -> bool:
+        """Let messages flow until `is_done()`, at most so long; whether it was."""
+        end_s = time.monotonic() + seconds
+        self.until(lambda: is_done() or time.monotonic() >= end_s, "stay alive", seconds + PATIENCE_S)
+        return is_done()
+
+    def since(self, mark: int) -> list[ToldTick]:
+        """The ticks heard since there were `mark` of them."""
+        return self.ticks[mark:]
+
+    # The node
+
+    def engine_pid(self) -> int:
+        """The engine's process, once there is one that lives."""
+        found: list[int] = []
+
+        def has_engine() -> bool:
+            pid = engine_of(self.edge.pid)
+            if pid is not None and process_memory(pid):
+                found.append(pid)
+            return bool(found)
+
+        self.until(has_engine, "have an engine")
+        return found[0]
+
+    def set_parameter(self, name: str, value: object) -> bool:
+        """Whether the node took it."""
+        request = SetParameters.Request(parameters=[Parameter(name, value=value).to_parameter_msg()])
+        future = self._parameters.call_async(request)
+        self.until(future.done, f"answer to setting {name}")
+        return future.result().results[0].successful
+
+    def reset_memory(self) -> None:
+        future = self._reset.call_async(Trigger.Request())
+        self.until(future.done, "answer to ~/reset_memory")
+
+    def instruct(self, text: str) -> None:
+        self._instructions.publish(String(data=text))
+
+    def show_clock(self, seconds: float) -> None:
+        self._clock.publish(Clock(clock=Time(nanoseconds=round(seconds * 1e9)).to_msg()))
+
+    def is_at_rest(self) -> bool:
+        """Whether the newest trajectory is a stop, or the policy has none: one point without velocity."""
+        if self.trajectory is None:
+            return True
+        points = self.trajectory.points
+        return len(points) == 1 and len(points[0].velocities) > 0 and not any(points[0].velocities)
+
+    def camera_count(self, kind: str) -> int:
+        """Pictures of this kind of stamp, as /diagnostics counts them."""
+        status = self.status("camera")
+        values = status.values if status is not None else ()
+        return next((int(value.value) for value in values if value.key == f"stamp_{kind}"), 0)
+
+    def status(self, part: str) -> DiagnosticStatus | None:
+        """The newest in /diagnostics of the node's part."""
+        return self.statuses.get(f"vla_edge_node: {part}")
+
+    def _on_tick(self, message: DiagnosticStatus) -> None:
+        values = {value.key: value.value for value in message.values}
+        self.ticks.append(ToldTick.from_values(values, time.monotonic_ns()))
+
+    def _on_trajectory(self, message: JointTrajectory) -> None:
+        self.trajectory = message
+
+    def _on_diagnostics(self, message: DiagnosticArray) -> None:
+        self.statuses.update({status.name: status for status in message.status})

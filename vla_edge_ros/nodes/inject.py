@@ -1,0 +1,188 @@
+"""`vla-edge inject`: faults into the real node, and whether it does then what docs/faults.md says."""
+
+import argparse
+import json
+import tempfile
+import time
+from datetime import datetime, timezone
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from vla_edge_ros import output
+from vla_edge_ros.arguments import positive
+from vla_edge_ros.errors import UserError
+from vla_edge_ros.evaluation import run_document
+from vla_edge_ros.evaluation.arguments import add_parameter_argument, given_parameters
+from vla_edge_ros.evaluation.fault_verdict import Injection, broken, judge
+from vla_edge_ros.evaluation.faults import FAULTS, Fault
+from vla_edge_ros.evaluation.recorded_run import RecordedRun
+from vla_edge_ros.figures import in_words
+from vla_edge_ros.nodes.fault_actions import INJECTORS
+from vla_edge_ros.nodes.fault_rig import FaultRig
+from vla_edge_ros.nodes.live_run import private_ros
+from vla_edge_ros.parameters import validate_all
+
+SETTLED_S = 0.4
+"""How long the node moves the robot undisturbed before a fault, once it does."""
+RECOVERY_S = 3.0
+"""How long after a fault the node may take to a fresh action."""
+AFTER_S = 0.2
+"""How long it is watched from then on."""
+LATE_ALLOWED = 2
+"""Late publishes a fault beyond those of the bare loop."""
+OWN = {"camera.is_compressed": False, "control.bare_loop": True, "control.record_path": ""}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "faults",
+        nargs="+",
+        metavar="FAULT",
+        choices=(*FAULTS, "all"),
+        help=f"one after another in one run: all, or of {', '.join(FAULTS)}",
+    )
+    parser.add_argument("--seconds", type=positive, help="how long each lasts (default: docs/faults.md)")
+    parser.add_argument("--json", type=Path, metavar="PATH", help="write all figures")
+    add_parameter_argument(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Inject and print the table; 0 if all was kept that the table of faults says, 1 if not."""
+    console = Console()
+    given = given_parameters(args)
+    for name in OWN.keys() & given.keys():
+        raise UserError(f"--param {name}: inject sets it itself; leave it out")
+    if args.json is not None:
+        output.prepare(args.json)
+    values = validate_all(given | OWN)
+    names = FAULTS if "all" in args.faults else dict.fromkeys(args.faults)
+    faults = [fault for fault in FAULTS.values() if fault.name in names]
+    verdicts, lives = inject(faults, values, args.seconds, console)
+    document = {
+        "kind": "inject",
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "machine": run_document.machine(),
+        "parameters": values,
+        "faults": verdicts,
+        "publishes": late_publishes(lives, len(faults)),
+    }
+    document["passed"] = document["publishes"]["is_kept"] is not False and all(
+        verdict["is_kept"] for verdict in verdicts
+    )
+    if args.json is not None:
+        output.write_text(args.json, json.dumps(document, indent=1) + "\n")
+    _print(document, console)
+    return 0 if document["passed"] else 1
+
+
+def inject(
+    faults: list[Fault], values: dict, seconds: float | None, console: Console
+) -> tuple[list[dict], list[RecordedRun]]:
+    """The verdict on each fault, and what was recorded by the nodes that could record themselves to the end.
+
+    They share one node, but for those that end its record, which share another. Raises UserError where no
+    node can be started.
+    """
+    is_collecting = any(fault.name == "gc-pause" for fault in faults)
+    module = "vla_edge_ros.nodes." + ("fault_edge_node" if is_collecting else "edge_node")
+    verdicts: list[dict] = []
+    lives: list[RecordedRun] = []
+    with private_ros() as folder:
+        for ends_record in (False, True):
+            sharing = [fault for fault in faults if fault.ends_record is ends_record]
+            if sharing:
+                with FaultRig(values, module, Path(tempfile.mkdtemp(dir=folder))) as rig:
+                    found, is_alive = _one_after_another(rig, sharing, seconds, console)
+                    verdicts += found
+                    if not is_alive:
+                        continue
+                    rig.stop()
+                    if not ends_record:
+                        lives.append(RecordedRun.from_lines(rig.record))
+                        for verdict in found:
+                            verdict["late_publishes"] = _late_between(lives[-1], verdict)
+    return verdicts, lives
+
+
+def _late_between(life: RecordedRun, verdict: dict) -> int:
+    """Late publishes from the beginning of a fault to its end."""
+    began_ns, ended_ns = verdict["began_ns"], verdict["ended_ns"]
+    return sum(tick["is_late"] for tick in life.ticks if began_ns <= tick["published_ns"] <= ended_ns)
+
+
+def _one_after_another(
+    rig: FaultRig, faults: list[Fault], seconds: float | None, console: Console
+) -> tuple[list[dict], bool]:
+    """The verdicts, and whether the node was there to the end: without it the faults left are broken too."""
+    verdicts = []
+    for index, fault in enumerate(faults):
+        try:
+            with console.status(f"{fault.name}: {fault.what}"):
+                injection = _around(rig, fault, seconds or fault.seconds)
+        except UserError as error:
+            return verdicts + [broken(left, str(error)) for left in faults[index:]], False
+        verdicts.append(judge(injection, rig.values["actions.max_hold_ms"], RECOVERY_S))
+    return verdicts, True
+
+
+def _around(rig: FaultRig, fault: Fault, seconds: float) -> Injection:
+    """Let the node settle, inject the fault, and watch it recover."""
+    rig.until(lambda: bool(rig.ticks) and rig.ticks[-1].is_moving, "move the robot")
+    mark = len(rig.ticks)
+    rig.spin(SETTLED_S)
+    began_ns = time.monotonic_ns()
+    observed = INJECTORS[fault.name](rig, seconds)
+    ended_ns = time.monotonic_ns()
+    rig.spin_until(lambda: rig.ticks[-1].received_ns > ended_ns and rig.ticks[-1].is_moving, RECOVERY_S)
+    rig.spin(AFTER_S)
+    return Injection(fault, rig.since(mark), began_ns, ended_ns, observed)
+
+
+def late_publishes(lives: list[RecordedRun], n_faults: int) -> dict:
+    """Late publishes beside the bare loop's over recorded runs; `is_kept` is None where there is none."""
+    late = sum(tick["is_late"] for life in lives for tick in life.ticks)
+    bare = sum(life.end["bare_loop"]["late"] for life in lives)
+    return {
+        "ticks": sum(len(life.ticks) for life in lives),
+        "late": late,
+        "bare_loop_late": bare,
+        "allowed": bare + LATE_ALLOWED * n_faults,
+        "is_kept": late <= bare + LATE_ALLOWED * n_faults if lives else None,
+    }
+
+
+def _print(document: dict, console: Console) -> None:
+    table = Table(
+        "fault", "", "decisions", "verdict", title=f"vla-edge inject, {document['machine']['processor']}"
+    )
+    for verdict in document["faults"]:
+        recovery, longest = verdict["recovery_ticks"], verdict["longest_without_fresh"]
+        late = f", {verdict['late_publishes']} late" if "late_publishes" in verdict else ""
+        sides = (
+            "kept" if verdict["is_kept"] else "[red]BROKEN[/red]",
+            f"{in_words(longest, 0, 'ticks')} without FRESH{late}",
+            "no FRESH again" if recovery is None else f"FRESH at tick {recovery + 1}",
+        )
+        for part, side in zip(("before", "during", "after"), sides, strict=True):
+            name = verdict["fault"] if part == "before" else ""
+            table.add_row(name, part, _counts_in_words(verdict[part]), side, end_section=part == "after")
+    console.print(table)
+    for verdict in document["faults"]:
+        for what, is_kept in verdict["checks"].items():
+            if not is_kept:
+                console.print(f"{verdict['fault']}: not so: {what}", style="red", highlight=False)
+    publishes = document["publishes"]
+    if publishes["is_kept"] is None:
+        console.print("late publishes: not recorded to the end")
+    else:
+        console.print(
+            f"late publishes: {publishes['late']} of {publishes['ticks']}, bare loop "
+            f"{publishes['bare_loop_late']}, allowed {publishes['allowed']}: "
+            + ("kept" if publishes["is_kept"] else "[red]MISSED[/red]")
+        )
+
+
+def _counts_in_words(counts: dict[str, int]) -> str:
+    return ", ".join(f"{decision} {count}" for decision, count in counts.items())
