@@ -80,6 +80,7 @@ setup(
         "console_scripts": [
             "vla_edge_node = vla_edge_ros.nodes.edge_node:main",
             "bag_camera = vla_edge_ros.nodes.bag_camera:main",
+            "simulation = vla_edge_ros.nodes.simulation_node:main",
             "vla-edge = vla_edge_ros.cli:main",
         ],
     },

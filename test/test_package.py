@@ -194,7 +194,7 @@ def colcon_environment(folder):
 def test_colcon_installs_executables_and_shared_files(workspace):
     prefix = workspace / "install" / "vla_edge_ros"
     executables = {path.name for path in (prefix / "lib/vla_edge_ros").iterdir()}
-    assert executables == {"vla_edge_node", "bag_camera", "vla-edge"}
+    assert executables == {"vla_edge_node", "bag_camera", "simulation", "vla-edge"}
     assert (prefix / "share/ament_index/resource_index/packages/vla_edge_ros").is_file()
     for folder in ("launch", "config", "cuda", "recordings"):
         for path in (ROOT / folder).rglob("*"):

@@ -18,6 +18,7 @@ from vla_edge_ros.memory.policies import POLICIES
 from vla_edge_ros.parameters import (
     BAG_CAMERA,
     NODE,
+    SIMULATION,
     Parameter,
     ParameterRefused,
     defaults,
@@ -44,7 +45,7 @@ def refusal_of_set(**changes) -> str:
     return str(refused.value)
 
 
-@pytest.mark.parametrize("table", [NODE, BAG_CAMERA])
+@pytest.mark.parametrize("table", [NODE, BAG_CAMERA, SIMULATION])
 def test_every_default_is_allowed_and_keeps_its_type(table):
     for parameter in table:
         taken = validate(parameter.name, parameter.default, table)
@@ -77,7 +78,7 @@ def test_a_unit_in_the_name_is_the_unit_of_the_value():
 def test_every_number_has_bounds_and_every_description_is_a_sentence():
     for parameter in NUMBERS:
         assert parameter.minimum <= parameter.default <= parameter.maximum, parameter.name
-    for parameter in (*NODE, *BAG_CAMERA):
+    for parameter in (*NODE, *BAG_CAMERA, *SIMULATION):
         assert len(parameter.description) > 20
         assert parameter.description.endswith("."), parameter.name
 
@@ -183,7 +184,7 @@ def test_the_generated_files_are_current(capsys):
 
 def test_the_page_and_the_file_name_every_parameter():
     page = reference_page()
-    for parameter in (*NODE, *BAG_CAMERA):
+    for parameter in (*NODE, *BAG_CAMERA, *SIMULATION):
         assert f"| `{parameter.name}` | {parameter.type_name} |" in page
     (wildcard,) = yaml.safe_load(default_file()).items()
     assert wildcard[0] == "/**"

@@ -40,6 +40,18 @@ COMMANDS = {
             "vla-edge demo --bag my_bag --topic /camera/image_raw --seconds 20 --policy fifo",
         ),
     ),
+    "simulate": Command(
+        "vla_edge_ros.nodes.simulate",
+        "close the loop around the real node: a simulated arm does tasks, in real time",
+        "Starts a simulated table with an arm, its camera and its controllers, and the lifecycle node with "
+        "the preset tiny-vla, in a ROS domain of their own. Tells for each episode whether the task "
+        "succeeded, how many ticks were FRESH and how many publishes late. --expert lets the scripted "
+        "expert act on the same topics in the node's place.",
+        (
+            "vla-edge simulate --task reach --episodes 5",
+            "vla-edge simulate --expert --task track --json out/expert.json",
+        ),
+    ),
     "replay": Command(
         "vla_edge_ros.evaluation.replay",
         "run a bag offline, faster than real time and byte-identically",
@@ -119,6 +131,7 @@ PROVIDERS = {
     "pycuda": _extra("gpu"),
     "cuda": _extra("gpu"),
     "pyarrow": _extra("evaluate"),
+    "mujoco": _extra("simulation"),
     "ray": _extra("cluster"),
 }
 """Where a missing module comes from; one that is not named here has its own name on PyPI."""

@@ -21,7 +21,7 @@ from vla_edge_ros.evaluation.recorded_run import RecordedRun
 from vla_edge_ros.figures import in_words
 from vla_edge_ros.nodes.fault_actions import INJECTORS
 from vla_edge_ros.nodes.fault_rig import FaultRig
-from vla_edge_ros.nodes.live_run import ros_of_its_own
+from vla_edge_ros.nodes.live_run import private_ros
 from vla_edge_ros.parameters import validate_all
 
 SETTLED_S = 0.4
@@ -89,7 +89,7 @@ def inject(
     module = "vla_edge_ros.nodes." + ("fault_edge_node" if is_collecting else "edge_node")
     verdicts: list[dict] = []
     lives: list[RecordedRun] = []
-    with ros_of_its_own() as folder:
+    with private_ros() as folder:
         for ends_record in (False, True):
             sharing = [fault for fault in faults if fault.ends_record is ends_record]
             if sharing:

@@ -96,15 +96,18 @@ class Process:
 
 
 class Driver:
-    """Speaks to the node as `ros2 lifecycle` and `ros2 topic echo` would."""
+    """Speaks to the node as `ros2 lifecycle` and `ros2 topic echo` would.
+
+    node: the driver's own, whose callbacks run while a method here waits.
+    """
 
     def __init__(self, edge: Process) -> None:
-        """Raises UserError where ROS does not start."""
         self._edge = edge
         with _ros_that_starts():
             self.node = rclpy.create_node("vla_edge_driver")
         self._executor = SingleThreadedExecutor()
         self._executor.add_node(self.node)
+        self._enable = self.node.create_client(SetBool, "/vla_edge_node/enable")
         self._change = self.node.create_client(ChangeState, "/vla_edge_node/change_state")
         self._state = self.node.create_client(GetState, "/vla_edge_node/get_state")
 
@@ -162,27 +165,28 @@ class Driver:
         self.node.create_timer(1 / JOINT_STATES_HZ, send)
         self.enable()
 
-    def enable(self) -> None:
-        """Have the node move the robot, as soon as it lets itself be enabled."""
-        enable = self.node.create_client(SetBool, "/vla_edge_node/enable")
-        self.wait_for(enable.service_is_ready, "offer ~/enable", START_TIMEOUT_S)
+    def enable(self, is_enabled: bool = True) -> None:
+        """Have the node move the robot, or not; it is asked until joint states have reached it."""
+        self.wait_for(self._enable.service_is_ready, "offer ~/enable", START_TIMEOUT_S)
         asked_s = -ASK_AGAIN_S
         answers: list[SetBool.Response] = []
 
-        def is_enabled() -> bool:
+        def is_done() -> bool:
             nonlocal asked_s
             if time.monotonic() - asked_s > ASK_AGAIN_S:
                 asked_s = time.monotonic()
-                future = enable.call_async(SetBool.Request(data=True))
+                future = self._enable.call_async(SetBool.Request(data=is_enabled))
                 future.add_done_callback(lambda done: answers.append(done.result()))
             return any(answer.success for answer in answers)
 
         try:
-            self.wait_for(is_enabled, "let itself be enabled", START_TIMEOUT_S)
+            self.wait_for(is_done, f"let itself be {'en' if is_enabled else 'dis'}abled", START_TIMEOUT_S)
         except UserError as error:
             raise UserError(f"{error}; {answers[-1].message}" if answers else str(error)) from None
-        finally:
-            self.node.destroy_client(enable)
+
+    def warnings(self) -> list[str]:
+        """What the node has warned of so far."""
+        return [line.rpartition("]: ")[2] for line in self._edge.log_lines() if "[WARN]" in line]
 
     def watch(self, live: "LiveRun", console: Console) -> None:
         """Show decisions as they come until the run's last tick has been published."""
@@ -208,7 +212,6 @@ class Driver:
         self.node.destroy_subscription(subscription)
 
     def wait_for(self, is_done: Callable[[], bool], purpose: str, timeout_s: float) -> None:
-        """Let messages flow until `is_done()`. Raises UserError with the node's own words."""
         end_s = time.monotonic() + timeout_s
         while not is_done():
             if not self._edge.is_running:
@@ -246,7 +249,7 @@ class LiveRun:
 def run_live(live: LiveRun, console: Console) -> RecordedRun:
     """What the node recorded of its ticks 0 to n_ticks - 1. Raises UserError with what went wrong."""
     image_topic = "image/compressed" if live.topic.is_compressed else "image"
-    with ros_of_its_own() as folder, contextlib.ExitStack() as cleanup:
+    with private_ros() as folder, contextlib.ExitStack() as cleanup:
         edge = Process("vla_edge_ros.nodes.edge_node", to_ros(live.values), folder, {"image": image_topic})
         cleanup.callback(edge.kill)
         driver = Driver(edge)
@@ -272,9 +275,8 @@ def run_live(live: LiveRun, console: Console) -> RecordedRun:
             code = process.stop()
             if code != 0:
                 raise UserError(f"{process.name} ended with exit code {code}: {process.complaint()}")
-        for line in edge.log_lines():
-            if "[WARN]" in line:
-                console.print(line.rpartition("]: ")[2], style="yellow", highlight=False, soft_wrap=True)
+        for line in driver.warnings():
+            console.print(line, style="yellow", highlight=False, soft_wrap=True)
         laps = [asdict(lap) for line in camera.log_lines() if (lap := read_stamps_line(line)) is not None]
     recorded = RecordedRun.from_lines(Path(live.values["control.record_path"])).until_tick(live.n_ticks)
     recorded.run["laps"] = laps
@@ -282,23 +284,23 @@ def run_live(live: LiveRun, console: Console) -> RecordedRun:
 
 
 @contextlib.contextmanager
-def ros_of_its_own() -> Iterator[Path]:
-    """ROS in a private domain of this process and its children; gives a folder for their files.
-
-    Raises UserError where it does not start.
-    """
+def private_ros() -> Iterator[Path]:
+    """ROS in a domain of this run's own; gives a folder for its files. Raises UserError."""
     os.environ.update(large_image_variables(os.environ))
     enter_private_domain(os.environ)
     shared_memory = check_shared_memory(Path("/dev/shm"))
     if shared_memory.level == FAIL:
         raise UserError(f"{shared_memory.found}: {shared_memory.advice}")
-    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as cleanup:
-        cleanup.callback(rclpy.try_shutdown)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
         # Not every home can be written, and these logs are of no use to anyone.
-        os.environ.setdefault("ROS_LOG_DIR", str(Path(name) / "ros_log"))
-        with _ros_that_starts():
-            rclpy.init()
-        yield Path(name)
+        os.environ.setdefault("ROS_LOG_DIR", str(folder / "ros_log"))
+        try:
+            with _ros_that_starts():
+                rclpy.init()
+            yield folder
+        finally:
+            rclpy.try_shutdown()
 
 
 @contextlib.contextmanager

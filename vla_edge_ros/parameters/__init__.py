@@ -12,11 +12,13 @@ from vla_edge_ros.parameters.check import (
     validate_all,
 )
 from vla_edge_ros.parameters.parameter import Parameter
+from vla_edge_ros.parameters.simulation_table import SIMULATION
 from vla_edge_ros.parameters.table import NODE
 
 __all__ = [
     "BAG_CAMERA",
     "NODE",
+    "SIMULATION",
     "Parameter",
     "ParameterRefused",
     "defaults",

@@ -5,6 +5,7 @@ import textwrap
 
 from vla_edge_ros.parameters.bag_camera_table import BAG_CAMERA
 from vla_edge_ros.parameters.parameter import Parameter, Value
+from vla_edge_ros.parameters.simulation_table import SIMULATION
 from vla_edge_ros.parameters.table import NODE
 
 GROUPS = {
@@ -36,6 +37,10 @@ Plays the images of a recording as a live camera: on `image`, or on `image/compr
 compressed. All parameters are read once, when it starts.
 """
 
+SIMULATION_INTRODUCTION = """\
+The simulated table with its arm, camera and controllers; [simulation.md](simulation.md) has its topics.
+"""
+
 FILE_HEAD = """\
 # Every parameter of vla_edge_node with its default value; docs/parameters.md says more.
 # Generated from vla_edge_ros/parameters/table.py: copy this file and change the copy.
@@ -53,6 +58,8 @@ def reference_page() -> str:
         parts.append(_table(_members(group)))
     parts.append("## bag_camera\n\n" + BAG_CAMERA_INTRODUCTION)
     parts.append(_table(BAG_CAMERA))
+    parts.append("## simulation\n\n" + SIMULATION_INTRODUCTION)
+    parts.append(_table(SIMULATION))
     return "\n".join(parts)
 
 

@@ -6,25 +6,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from vla_edge_ros.actions.limits import Limits
-from vla_edge_ros.actions.policy import Policy, load_policy
-from vla_edge_ros.share import share_directory
-from vla_edge_ros.simulation.expert import action_towards, pose_above
+from vla_edge_ros.simulation.commanded import CONTROL_HZ, Commanded, arm_policy
+from vla_edge_ros.simulation.expert import action_towards
+from vla_edge_ros.simulation.opening import open_episode
 from vla_edge_ros.simulation.renderer import Renderer
 from vla_edge_ros.simulation.scene import N_JOINTS, PHYSICS_HZ, Scene
-from vla_edge_ros.simulation.tasks import TASKS, Task
+from vla_edge_ros.simulation.tasks import Task
 
-CONTROL_HZ = 30
-_SUBSTEPS = PHYSICS_HZ // CONTROL_HZ
-_LEASH_S = 0.1
-"""How far a command may run ahead of the measured joint, in time at full speed, as in `ActionPlanner`."""
+SUBSTEPS = PHYSICS_HZ // CONTROL_HZ
 
 HOLD = np.array([0.0] * N_JOINTS + [np.nan])
 """The action of a tick without a fresh one: joints stay where they were sent, the gripper as it is."""
-
-
-def arm_policy() -> Policy:
-    """The policy file of this arm."""
-    return load_policy(share_directory() / "config/policies/tiny_vla.yaml")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,29 +54,24 @@ class Environment:
 
     def reset(self, seed: int, task: str) -> Observation:
         """Begin episode `seed` of the task of that name. Raises ValueError for an unknown one."""
-        if task not in TASKS:
-            raise ValueError(f"task is {task!r}; known are {', '.join(TASKS)}")
-        rng = np.random.default_rng((seed, list(TASKS).index(task)))
-        self.scene.clear()
-        self.task = TASKS[task](self.scene, rng)
-        self._command = pose_above(self.scene, self.task.start)
-        self._gripper = 1.0
+        self.task, joints = open_episode(self.scene, seed, task)
+        self._commanded = Commanded(self._limits, joints)
         self._pending.clear()
         self._tick = 0
-        self.scene.settle()
         return self._observe()
 
     def step(self, action: np.ndarray) -> Observation:
         """Run one tick; `action` (8,) is seven joint deltas in rad and the gripper from 0 to 1."""
         self._pending.append(np.asarray(action, np.float64))
-        before, gripper = self._command.copy(), self._gripper
+        before, gripper = self._commanded.joints, self._commanded.gripper
         if len(self._pending) > self._latency_ticks:
-            self._take(self._pending.popleft())
-        for substep in range(1, _SUBSTEPS + 1):
+            self._commanded.take(self._pending.popleft(), self.scene.joint_positions)
+        for substep in range(1, SUBSTEPS + 1):
             # A trajectory controller goes to its point in a straight line.
-            share = substep / _SUBSTEPS
+            share = substep / SUBSTEPS
             self.scene.command(
-                before + share * (self._command - before), gripper + share * (self._gripper - gripper)
+                before + share * (self._commanded.joints - before),
+                gripper + share * (self._commanded.gripper - gripper),
             )
             self.scene.step()
         self._tick += 1
@@ -119,18 +106,6 @@ class Environment:
         if self._renderer is not None:
             self._renderer.close()
             self._renderer = None
-
-    def _take(self, action: np.ndarray) -> None:
-        """Let the command move by `action`, within the limits that the node keeps to."""
-        reach = self._limits.reach(round(1e9 / CONTROL_HZ))
-        measured, leash = self.scene.joint_positions, _LEASH_S * self._limits.max_velocity[:N_JOINTS]
-        start = np.clip(self._command, measured - leash, measured + leash)
-        delta = np.clip(action[:N_JOINTS], -reach[:N_JOINTS], reach[:N_JOINTS])
-        low, high = self._limits.low[:N_JOINTS], self._limits.high[:N_JOINTS]
-        self._command = np.clip(start + delta, low, high)
-        if np.isfinite(action[N_JOINTS]):
-            step = np.clip(action[N_JOINTS] - self._gripper, -reach[N_JOINTS], reach[N_JOINTS])
-            self._gripper = float(np.clip(self._gripper + step, 0.0, 1.0))
 
     def _observe(self) -> Observation:
         frame = self.render() if self._renders else None

@@ -1,6 +1,7 @@
 """Pictures of the scene as its camera takes them, by OpenGL without a screen."""
 
 import atexit
+import contextlib
 
 import mujoco
 import numpy as np
@@ -9,6 +10,8 @@ from vla_edge_ros.errors import UserError
 from vla_edge_ros.simulation.scene import Scene
 
 CAMERA = "front"
+
+_FREELY = contextlib.nullcontext()
 
 
 class NoRenderer(UserError):
@@ -40,18 +43,19 @@ class Renderer:
         # Before EGL's own end, after which nothing can be freed and Python complains of it.
         atexit.register(self.close)
 
-    def render(self) -> np.ndarray:
-        """(height, width, 3) uint8 RGB, the top row first."""
+    def render(self, reading: contextlib.AbstractContextManager = _FREELY) -> np.ndarray:
+        """(height, width, 3) uint8 RGB, the top row first; `reading` is entered while the scene is read."""
         self._context.make_current()
-        mujoco.mjv_updateScene(
-            self._scene.model,
-            self._scene.data,
-            self._options,
-            None,
-            self._camera,
-            mujoco.mjtCatBit.mjCAT_ALL,
-            self._geoms,
-        )
+        with reading:
+            mujoco.mjv_updateScene(
+                self._scene.model,
+                self._scene.data,
+                self._options,
+                None,
+                self._camera,
+                mujoco.mjtCatBit.mjCAT_ALL,
+                self._geoms,
+            )
         mujoco.mjr_render(self._view, self._geoms, self._gl)
         mujoco.mjr_readPixels(self._bottom_up, None, self._view, self._gl)
         return self._bottom_up[::-1].copy()
@@ -64,6 +68,12 @@ class Renderer:
             self._gl.free()
             self._context.free()
             self._context = None
+
+
+def with_sensor_noise(frame: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """`frame` (H, W, 3) uint8 with every value up to one level higher or lower."""
+    noise = rng.integers(-1, 2, frame.shape, np.int8)
+    return np.clip(frame + noise.astype(np.int16), 0, 255).astype(np.uint8)
 
 
 def _open_context(width: int, height: int):

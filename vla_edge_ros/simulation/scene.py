@@ -93,6 +93,11 @@ class Scene:
         return self.data.qpos[:N_JOINTS].copy()
 
     @property
+    def joint_velocities(self) -> np.ndarray:
+        """(7,) rad/s."""
+        return self.data.qvel[:N_JOINTS].copy()
+
+    @property
     def gripper(self) -> float:
         return float(self.data.qpos[N_JOINTS : N_JOINTS + 2].mean() / OPEN_M)
 

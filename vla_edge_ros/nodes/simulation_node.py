@@ -1,0 +1,252 @@
+"""`simulation`: a table with an arm, its camera and its controllers, in real time.
+
+Publishes   image (sensor_msgs/Image, 128x64 rgb8, `camera_hz`), joint_states (sensor_msgs/JointState,
+            100 Hz), instruction (std_msgs/String, transient local), ~/episode
+            (diagnostic_msgs/DiagnosticStatus, 30 Hz: how the task stands)
+Subscribes  vla_edge_node/trajectory (trajectory_msgs/JointTrajectory) and vla_edge_node/command
+            (std_msgs/Float64MultiArray, the gripper), as joint_trajectory_controller and
+            forward_command_controller do
+Services    ~/reset (std_srvs/Trigger): begin the episode that the parameters `task` and `seed` name
+Parameters  docs/parameters.md
+Exit codes: 0 on Ctrl-C and on SIGTERM; 1 after a defect; 2 where a parameter or the renderer cannot be had.
+"""
+
+import array
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+import numpy as np
+import rclpy
+from diagnostic_msgs.msg import DiagnosticStatus, KeyValue
+from rcl_interfaces.msg import SetParametersResult
+from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
+from rclpy.node import Node
+from rclpy.qos import DurabilityPolicy, QoSProfile, qos_profile_sensor_data
+from rclpy.signals import SignalHandlerOptions
+from sensor_msgs.msg import Image, JointState
+from std_msgs.msg import Float64MultiArray, String
+from std_srvs.srv import Trigger
+from trajectory_msgs.msg import JointTrajectory
+
+from vla_edge_ros.control.clock import SteadyClock
+from vla_edge_ros.control.realtime import set_fifo_priority
+from vla_edge_ros.errors import UserError
+from vla_edge_ros.nodes.messages import NANOSECONDS
+from vla_edge_ros.nodes.parameters import declare
+from vla_edge_ros.parameters import SIMULATION, ParameterRefused, validate
+from vla_edge_ros.simulation.controllers import Waypoint
+from vla_edge_ros.simulation.live_table import LiveTable
+from vla_edge_ros.simulation.renderer import Renderer, with_sensor_noise
+from vla_edge_ros.simulation.scene import JOINTS
+
+JOINT_STATES_HZ = 100
+PHYSICS_PRIORITY = 50
+"""SCHED_FIFO, as ros2_control's controller_manager asks for: above the edge node's."""
+SPIN_S = 0.1
+LATCHED = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+
+
+class SimulationNode(Node):
+    """Callbacks share the executor's thread; physics and camera have one each, paced by the steady clock.
+
+    failure: what ended one of the two; the node is of no use any more.
+    """
+
+    def __init__(self) -> None:
+        """Raises ParameterRefused."""
+        super().__init__("simulation")
+        self.failure: Exception | None = None
+        self._values = declare(self, SIMULATION)
+        self.add_on_set_parameters_callback(self._on_set_parameters)
+        self._steady_clock = SteadyClock(lambda: self.get_clock().now().nanoseconds)
+        self._lock = threading.Lock()
+        self._table = LiveTable(self._values["seed"], self._values["task"], time.monotonic_ns())
+        self._images = self.create_publisher(Image, "image", qos_profile_sensor_data)
+        self._joint_states = self.create_publisher(JointState, "joint_states", 10)
+        self._instructions = self.create_publisher(String, "instruction", LATCHED)
+        self._episode = self.create_publisher(DiagnosticStatus, "~/episode", 1)
+        self.create_subscription(JointTrajectory, "vla_edge_node/trajectory", self._on_trajectory, 1)
+        self.create_subscription(Float64MultiArray, "vla_edge_node/command", self._on_command, 1)
+        self.create_service(Trigger, "~/reset", self._on_reset)
+        self._n_images = self._n_joint_states = 0
+        self._said: tuple[int, str] | None = None
+        self._stop = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._guarded, args=(work,), name=work.__name__.strip("_"))
+            for work in (self._run_physics, self._run_camera)
+        ]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def destroy_node(self) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            if thread.ident is not None:
+                thread.join()
+        super().destroy_node()
+
+    # Callbacks
+
+    def _on_set_parameters(self, changes: list) -> SetParametersResult:
+        taken = {}
+        try:
+            for change in changes:
+                parameter = next((row for row in SIMULATION if row.name == change.name), None)
+                if parameter is None:  # use_sim_time
+                    continue
+                if not parameter.is_live:
+                    raise ParameterRefused(f"{change.name} is read once: start the simulation anew")
+                taken[change.name] = validate(change.name, change.value, SIMULATION)
+        except UserError as error:
+            return SetParametersResult(successful=False, reason=str(error))
+        self._values |= taken
+        return SetParametersResult(successful=True)
+
+    def _on_reset(self, _: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
+        with self._lock:
+            self._table.reset(self._values["seed"], self._values["task"], time.monotonic_ns())
+            number = self._table.number
+        response.success = True
+        response.message = f"episode {number}: {self._values['task']}, seed {self._values['seed']}"
+        return response
+
+    def _on_trajectory(self, message: JointTrajectory) -> None:
+        points = [
+            Waypoint(point.positions, point.velocities, _nanoseconds(point.time_from_start))
+            for point in message.points
+        ]
+        steady_ns, ros_ns = self._steady_clock.pair()
+        stamp_ns = _nanoseconds(message.header.stamp)
+        start_ns = stamp_ns - ros_ns + steady_ns if stamp_ns else None
+        with self._lock:
+            refusal = self._table.trajectory.follow(message.joint_names, points, start_ns, steady_ns)
+        if refusal is not None:
+            self.get_logger().warning(refusal, throttle_duration_sec=5.0)
+
+    def _on_command(self, message: Float64MultiArray) -> None:
+        with self._lock:
+            refusal = self._table.gripper.take(message.data)
+        if refusal is not None:
+            self.get_logger().warning(refusal, throttle_duration_sec=5.0)
+
+    # Threads
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Exception as error:
+            # A context that was shut down from outside makes every publish raise.
+            if self.context.ok():
+                self.failure = error
+
+    def _run_physics(self) -> None:
+        # Where it is refused physics runs as it can, and what it skips is counted.
+        set_fifo_priority(PHYSICS_PRIORITY)
+        state = JointState(name=[*JOINTS, "gripper"])
+        while self._wait_for_next(JOINT_STATES_HZ):
+            with self._lock:
+                is_judged = self._table.run_to(time.monotonic_ns())
+                scene = self._table.scene
+                state.header.stamp = self.get_clock().now().to_msg()
+                state.position = array.array("d", [*scene.joint_positions, scene.gripper])
+                state.velocity = array.array("d", [*scene.joint_velocities, 0.0])
+                episode = self._table_to_message() if is_judged else None
+                instruction = self._table.number, self._table.task.instruction
+            self._joint_states.publish(state)
+            self._n_joint_states += 1
+            if instruction != self._said:
+                self._said = instruction
+                self._instructions.publish(String(data=instruction[1]))
+            if episode is not None:
+                self._episode.publish(episode)
+
+    def _run_camera(self) -> None:
+        renderer = Renderer(self._table.scene)
+        noise = np.random.default_rng(0)
+        try:
+            while self._wait_for_next(self._values["camera_hz"]):
+                stamp = self.get_clock().now().to_msg()
+                # A sensor never gives one picture twice, which the node takes for a frozen camera.
+                frame = with_sensor_noise(renderer.render(self._lock), noise)
+                height, width, _ = frame.shape
+                data = array.array("B", frame.tobytes())
+                image = Image(height=height, width=width, encoding="rgb8", step=3 * width, data=data)
+                image.header.stamp, image.header.frame_id = stamp, "camera"
+                self._images.publish(image)
+                self._n_images += 1
+        finally:
+            renderer.close()
+
+    def _wait_for_next(self, rate_hz: float) -> bool:
+        """Sleep until the next multiple of the period, so that no delay adds up; false at the end."""
+        period_ns = round(NANOSECONDS / rate_hz)
+        remaining_ns = period_ns - time.monotonic_ns() % period_ns
+        return not self._stop.wait(remaining_ns / NANOSECONDS)
+
+    def _table_to_message(self) -> DiagnosticStatus:
+        table = self._table
+        values = {
+            "episode": table.number,
+            "task": table.task_name,
+            "seed": table.seed,
+            "time_s": table.time_s,
+            "instruction": table.task.instruction,
+            "is_over": table.task.is_over,
+            "has_succeeded": table.task.has_succeeded,
+            "distance_m": table.distance_m,
+            "skipped_steps": table.skipped_steps,
+            "trajectories_refused": table.trajectory.refused,
+            "commands_refused": table.gripper.refused,
+            "images": self._n_images,
+            "joint_states": self._n_joint_states,
+        }
+        outcome = "succeeded" if table.task.has_succeeded else "failed" if table.task.is_over else "running"
+        return DiagnosticStatus(
+            name="episode",
+            message=outcome,
+            hardware_id=self.get_fully_qualified_name(),
+            values=[KeyValue(key=key, value=str(value)) for key, value in values.items()],
+        )
+
+
+def _nanoseconds(time_or_duration) -> int:
+    return time_or_duration.sec * NANOSECONDS + time_or_duration.nanosec
+
+
+def main(argv: list[str] | None = None) -> int:
+    signals: list[int] = []
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, _: signals.append(number))
+    # rclpy's own handlers shut its context down under the publishing threads.
+    rclpy.init(args=argv, signal_handler_options=SignalHandlerOptions.NO)
+    try:
+        node = SimulationNode()
+    except UserError as error:
+        print(f"simulation: {error}", file=sys.stderr)
+        rclpy.try_shutdown()
+        return 2
+    executor = SingleThreadedExecutor()
+    executor.add_node(node)
+    node.start()
+    try:
+        while not signals and node.failure is None and rclpy.ok():
+            executor.spin_once(timeout_sec=SPIN_S)
+    except (KeyboardInterrupt, ExternalShutdownException):
+        pass
+    finally:
+        executor.shutdown()
+        node.destroy_node()
+        rclpy.try_shutdown()
+    if node.failure is None:
+        return 0
+    print(f"simulation: {node.failure}", file=sys.stderr)
+    return 2 if isinstance(node.failure, UserError) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

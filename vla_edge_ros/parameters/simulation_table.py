@@ -1,0 +1,24 @@
+"""Every parameter of `simulation`."""
+
+from vla_edge_ros.parameters.parameter import Parameter
+
+SIMULATION = (
+    Parameter(
+        "task",
+        "reach",
+        "What the arm is asked to do, from the next `~/reset` on.",
+        allowed=("reach", "track", "remember", "switch"),
+        is_live=True,
+    ),
+    Parameter(
+        "seed",
+        0,
+        "Which episode of the task, from the next `~/reset` on.",
+        minimum=0,
+        maximum=2**53,
+        is_live=True,
+    ),
+    Parameter(
+        "camera_hz", 40.0, "Images a second that the camera takes.", unit="hz", minimum=1.0, maximum=120.0
+    ),
+)
