@@ -25,6 +25,8 @@ from vla_edge_ros.nodes.live_run import Process
 
 Observed = dict[str, bool]
 
+TOLD_S = 2.0
+"""How long the node may take to say which ticks it missed."""
 REPLACED_S, ENDED_S = 30.0, 5.0
 """How long the node may take to replace its engine, and an engine to end with its node."""
 N_TIMES = 10
@@ -50,11 +52,11 @@ def engine_stopped(rig: FaultRig, seconds: float) -> Observed:
 
 
 def node_stopped(rig: FaultRig, seconds: float) -> Observed:
+    mark = len(rig.ticks)
     with _stopped(rig.edge.pid):
         time.sleep(seconds)
-    # It is told of in the tick that comes next.
-    mark = len(rig.ticks)
-    rig.until(lambda: len(rig.ticks) > mark, "tick again")
+    # The tick that was interrupted is told first, and then what was missed.
+    rig.spin_until(lambda: any(tick.skipped_ticks for tick in rig.since(mark)), TOLD_S)
     return {}
 
 
