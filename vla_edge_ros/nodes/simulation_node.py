@@ -34,7 +34,6 @@ from trajectory_msgs.msg import JointTrajectory
 from vla_edge_ros.control.clock import SteadyClock
 from vla_edge_ros.control.realtime import set_fifo_priority
 from vla_edge_ros.errors import UserError
-from vla_edge_ros.nodes.messages import NANOSECONDS
 from vla_edge_ros.nodes.parameters import declare
 from vla_edge_ros.parameters import SIMULATION, ParameterRefused, validate
 from vla_edge_ros.simulation.controllers import Waypoint
@@ -42,6 +41,7 @@ from vla_edge_ros.simulation.live_table import LiveTable
 from vla_edge_ros.simulation.renderer import Renderer, with_sensor_noise
 from vla_edge_ros.simulation.scene import JOINTS
 
+_NANOSECONDS = 1_000_000_000
 JOINT_STATES_HZ = 100
 PHYSICS_PRIORITY = 50
 """SCHED_FIFO, as ros2_control's controller_manager asks for: above the edge node's."""
@@ -184,9 +184,9 @@ class SimulationNode(Node):
 
     def _wait_for_next(self, rate_hz: float) -> bool:
         """Sleep until the next multiple of the period, so that no delay adds up; false at the end."""
-        period_ns = round(NANOSECONDS / rate_hz)
+        period_ns = round(_NANOSECONDS / rate_hz)
         remaining_ns = period_ns - time.monotonic_ns() % period_ns
-        return not self._stop.wait(remaining_ns / NANOSECONDS)
+        return not self._stop.wait(remaining_ns / _NANOSECONDS)
 
     def _table_to_message(self) -> DiagnosticStatus:
         table = self._table
@@ -215,7 +215,7 @@ class SimulationNode(Node):
 
 
 def _nanoseconds(time_or_duration) -> int:
-    return time_or_duration.sec * NANOSECONDS + time_or_duration.nanosec
+    return time_or_duration.sec * _NANOSECONDS + time_or_duration.nanosec
 
 
 def main(argv: list[str] | None = None) -> int:
