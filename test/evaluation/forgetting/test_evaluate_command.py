@@ -65,7 +65,13 @@ def test_the_same_job_gives_the_same_row_but_for_its_times(finished, tmp_path):
 def test_an_interrupted_run_keeps_its_rows_and_goes_on(tmp_path):
     words = [SAMPLE, "--policies", "fifo", "--capacities", "3", "--frames", "10", "--workers", "1"]
     argv = [sys.executable, "-m", "vla_edge_ros.cli", "evaluate", *words, "--seeds", "200", "--out", tmp_path]
-    run = subprocess.Popen([str(word) for word in argv], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    run = subprocess.Popen(
+        [str(word) for word in argv],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        # A shell has what it starts in the background ignore Ctrl-C, these tests perhaps.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     rows = tmp_path / "rows.jsonl"
     deadline = time.monotonic() + 60
     while not (rows.exists() and rows.read_text().count("\n") >= 3) and time.monotonic() < deadline:
