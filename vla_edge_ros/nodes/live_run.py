@@ -89,10 +89,35 @@ class Process:
             self.kill()
             raise UserError(f"{self.name} did not end within {STOP_TIMEOUT_S:g} s of SIGTERM") from None
 
+    def end(self) -> None:
+        """Stop it; raises UserError with its complaint where its exit code is not 0."""
+        code = self.stop()
+        if code != 0:
+            raise UserError(f"{self.name} ended with exit code {code}: {self.complaint()}")
+
     def kill(self) -> None:
         if self.is_running:
             self._process.kill()
             self._process.wait()
+
+
+class Question:
+    """A request that is sent again until an answer `is_enough`: Fast DDS can lose one of a new node.
+
+    answers: all that have come, whatever they say.
+    """
+
+    def __init__(self, client, request, is_enough: Callable[[object], bool] = lambda answer: True) -> None:
+        self.answers: list = []
+        self._client, self._request, self._is_enough = client, request, is_enough
+        self._asked_s = -ASK_AGAIN_S
+
+    def is_answered(self) -> bool:
+        if time.monotonic() - self._asked_s > ASK_AGAIN_S:
+            self._asked_s = time.monotonic()
+            future = self._client.call_async(self._request)
+            future.add_done_callback(lambda done: self.answers.append(done.result()))
+        return any(map(self._is_enough, self.answers))
 
 
 class Driver:
@@ -117,19 +142,10 @@ class Driver:
         self.node.destroy_node()
 
     def meet(self) -> None:
-        """Return when the node answers; the first request is repeated, since Fast DDS can lose its answer."""
+        """Return when the node answers."""
         self.wait_for(self._change.service_is_ready, "offer its life cycle", START_TIMEOUT_S)
-        asked_s = -ASK_AGAIN_S
-        answers = []
-
-        def is_answered() -> bool:
-            nonlocal asked_s
-            if time.monotonic() - asked_s > ASK_AGAIN_S:
-                asked_s = time.monotonic()
-                self._state.call_async(GetState.Request()).add_done_callback(answers.append)
-            return bool(answers)
-
-        self.wait_for(is_answered, "say its state", START_TIMEOUT_S)
+        question = Question(self._state, GetState.Request())
+        self.wait_for(question.is_answered, "say its state", START_TIMEOUT_S)
 
     def change(self, transition: int, name: str, timeout_s: float) -> None:
         """Ask for a transition and wait for its end. Raises UserError with the node's own complaint."""
@@ -169,21 +185,13 @@ class Driver:
     def enable(self, is_enabled: bool = True) -> None:
         """Have the node move the robot, or not; it is asked until joint states have reached it."""
         self.wait_for(self._enable.service_is_ready, "offer ~/enable", START_TIMEOUT_S)
-        asked_s = -ASK_AGAIN_S
-        answers: list[SetBool.Response] = []
-
-        def is_done() -> bool:
-            nonlocal asked_s
-            if time.monotonic() - asked_s > ASK_AGAIN_S:
-                asked_s = time.monotonic()
-                future = self._enable.call_async(SetBool.Request(data=is_enabled))
-                future.add_done_callback(lambda done: answers.append(done.result()))
-            return any(answer.success for answer in answers)
-
+        question = Question(self._enable, SetBool.Request(data=is_enabled), lambda answer: answer.success)
+        purpose = f"let itself be {'en' if is_enabled else 'dis'}abled"
         try:
-            self.wait_for(is_done, f"let itself be {'en' if is_enabled else 'dis'}abled", START_TIMEOUT_S)
+            self.wait_for(question.is_answered, purpose, START_TIMEOUT_S)
         except UserError as error:
-            raise UserError(f"{error}; {answers[-1].message}" if answers else str(error)) from None
+            told = f"; {question.answers[-1].message}" if question.answers else ""
+            raise UserError(f"{error}{told}") from None
 
     def warnings(self) -> list[str]:
         """What the node has warned of so far."""
@@ -274,9 +282,7 @@ def run_live(live: LiveRun, console: Console) -> RecordedRun:
         driver.watch(live, console)
         driver.change(Transition.TRANSITION_DEACTIVATE, "deactivate", START_TIMEOUT_S)
         for process in (camera, edge):
-            code = process.stop()
-            if code != 0:
-                raise UserError(f"{process.name} ended with exit code {code}: {process.complaint()}")
+            process.end()
         for line in driver.warnings():
             console.print(line, style="yellow", highlight=False, soft_wrap=True)
         laps = [asdict(lap) for line in camera.log_lines() if (lap := read_stamps_line(line)) is not None]

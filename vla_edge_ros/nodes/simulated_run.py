@@ -16,11 +16,11 @@ from vla_edge_ros.errors import UserError
 from vla_edge_ros.evaluation.recorded_run import RecordedRun
 from vla_edge_ros.nodes.expert_arm import ExpertArm
 from vla_edge_ros.nodes.live_run import (
-    ASK_AGAIN_S,
     CONFIGURE_TIMEOUT_S,
     START_TIMEOUT_S,
     Driver,
     Process,
+    Question,
     private_ros,
 )
 from vla_edge_ros.nodes.parameters import to_ros
@@ -80,17 +80,9 @@ class Table:
         values = [Parameter("task", value=task), Parameter("seed", value=seed)]
         request = SetParameters.Request(parameters=[value.to_parameter_msg() for value in values])
         self._wait_for(self._set.service_is_ready, "offer its parameters", START_TIMEOUT_S)
-        asked_s, answers = -ASK_AGAIN_S, []
-
-        def is_answered() -> bool:
-            nonlocal asked_s
-            if time.monotonic() - asked_s > ASK_AGAIN_S:
-                asked_s = time.monotonic()
-                self._set.call_async(request).add_done_callback(lambda done: answers.append(done.result()))
-            return bool(answers)
-
-        self._wait_for(is_answered, "take its parameters", START_TIMEOUT_S)
-        for result in answers[0].results:
+        question = Question(self._set, request)
+        self._wait_for(question.is_answered, "take its parameters", START_TIMEOUT_S)
+        for result in question.answers[0].results:
             if not result.successful:
                 raise UserError(f"the simulation refused: {result.reason}")
         before = self.status["episode"]
@@ -172,9 +164,7 @@ def run_simulated(
         if edge is not None:
             driver.change(Transition.TRANSITION_DEACTIVATE, "deactivate", START_TIMEOUT_S)
         for process in filter(None, (edge, simulation)):
-            code = process.stop()
-            if code != 0:
-                raise UserError(f"{process.name} ended with exit code {code}: {process.complaint()}")
+            process.end()
     seconds = (table.received_ns - before_ns) / 1e9
 
     def rate(key: str) -> float:
