@@ -42,7 +42,9 @@ def main() -> int:
     try:
         training = Training(out, recipe, torch.device(arguments.device))
         if not training.is_done:
-            if not generate(data, arguments.episodes, arguments.processes, until_s):
+            if not generate(
+                data, arguments.episodes, arguments.processes, until_s, torch.cuda.device_count()
+            ):
                 return _unfinished("roll-outs")
             training.run(data, until_s, workers=min(arguments.processes - 1, 8))
         if not training.is_done:

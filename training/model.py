@@ -170,8 +170,10 @@ class _Attention(nn.Module):
             length = group.index.shape[1]
             context_ranks = torch.arange(length, device=device)
             ranks = group.lengths[:, None] + torch.arange(n_tokens, device=device)
+            # In float32: the backward adds many blocks' gradients to one source token.
             context_key, context_value = (
-                source.index_select(0, group.index.flatten()).unflatten(0, (n, length)) for source in sources
+                source.float().index_select(0, group.index.flatten()).unflatten(0, (n, length))
+                for source in sources
             )
             keys = torch.cat(
                 [model.rotate(context_key, context_ranks), model.rotate(key[part], ranks)], dim=1

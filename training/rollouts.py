@@ -183,6 +183,13 @@ def shard_path(folder: Path, task: str, first_seed: int, n: int) -> Path:
 _environment: Environment | None = None
 
 
+def _start(n_gpus: int) -> None:
+    """Spread the processes' renderers over the GPUs: on one, they wait for each other."""
+    if n_gpus > 1:
+        place = multiprocessing.current_process()._identity[0]
+        os.environ.setdefault("MUJOCO_EGL_DEVICE_ID", str(place % n_gpus))
+
+
 def _make_shard(folder: Path, task: str, first_seed: int, n: int) -> None:
     global _environment
     if _environment is None:
@@ -191,14 +198,16 @@ def _make_shard(folder: Path, task: str, first_seed: int, n: int) -> None:
     save(shard_path(folder, task, first_seed, n), sequences)
 
 
-def generate(folder: Path, episodes: int, processes: int, until_s: float = float("inf")) -> bool:
+def generate(
+    folder: Path, episodes: int, processes: int, until_s: float = float("inf"), n_gpus: int = 0
+) -> bool:
     """Write the shards that `folder` lacks until the monotonic clock reads `until_s`; are all there?"""
     folder.mkdir(parents=True, exist_ok=True)
     missing = [part for part in shard_plan(episodes) if not shard_path(folder, *part).exists()]
     if not missing:
         return True
     began = time.monotonic()
-    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+    with multiprocessing.get_context("spawn").Pool(processes, _start, (n_gpus,)) as pool:
         pending = [pool.apply_async(partial(_make_shard, folder), part) for part in missing]
         for n_done, result in enumerate(pending):
             left_s = until_s - time.monotonic()

@@ -55,6 +55,8 @@ class Training:
         self.seconds = 0.0
         self.history: list[dict] = []
         self._folder = folder
+        # cuDNN's attention plans anew for every shape, and each step brings others.
+        torch.backends.cuda.enable_cudnn_sdp(False)
         torch.manual_seed(recipe.seed)
         self.model = TinyVla(PRESETS[PRESET]).to(device)
         matrices = [p for p in self.model.parameters() if p.ndim > 1]
