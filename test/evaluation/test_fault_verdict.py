@@ -39,8 +39,9 @@ def verdict(name="camera-unplugged", observed=None, missing=(), **changes: dict)
     ticks = [
         replace(told(tick), **changes.get(f"t{tick}", {})) for tick in range(N_TICKS) if tick not in missing
     ]
-    injection = Injection(FAULTS[name], ticks, BEGAN * PERIOD_NS, ENDED * PERIOD_NS, observed or {})
-    return judge(injection, max_hold_ms=300.0, recovery_s=0.5)
+    fault = replace(FAULTS[name], recovery_s=0.5)
+    injection = Injection(fault, ticks, BEGAN * PERIOD_NS, ENDED * PERIOD_NS, observed or {})
+    return judge(injection, max_hold_ms=300.0)
 
 
 def not_kept(**keywords) -> list[str]:

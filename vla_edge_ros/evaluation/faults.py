@@ -8,11 +8,16 @@ import sys
 from dataclasses import dataclass
 
 from vla_edge_ros.control.decision import Decision
+from vla_edge_ros.engine.factory import BACKENDS
 from vla_edge_ros.share import share_directory
 
 FRESH, FAULT, SAFE_STOP = Decision.FRESH, Decision.FAULT, Decision.SAFE_STOP
 HOLD_NO_FRAME, HOLD_STALE_FRAME = Decision.HOLD_NO_FRAME, Decision.HOLD_STALE_FRAME
-HOLD_LATE, HOLD_BUSY = Decision.HOLD_LATE, Decision.HOLD_BUSY
+HOLD_LATE, HOLD_BUSY, HOLD_REFUSED = Decision.HOLD_LATE, Decision.HOLD_BUSY, Decision.HOLD_REFUSED
+
+RECOVERY_S = 3.0
+TRIED_AGAIN_S = 35.0
+"""A pass is tried after at most 1,000 refused ticks where the target is 0.1 % (docs/admission.md)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +29,10 @@ class Fault:
     must_happen: events that take effect at ticks during the fault.
     skips_ticks: during the fault at least one tick is wholly missed, and counted.
     ends_record: what the node records of itself is not complete afterwards.
+    is_inside: it is made by code within the node's or the engine's process (nodes/fault_edge_node.py).
+    has_own_node: its misses stay on admission's account, so the faults after it get another node.
+    recovery_s: how long after its end the node may take to a fresh action.
+    backends: the engines that it can be injected into.
     """
 
     name: str
@@ -34,6 +43,10 @@ class Fault:
     must_happen: tuple[str, ...] = ()
     skips_ticks: bool = False
     ends_record: bool = False
+    is_inside: bool = False
+    has_own_node: bool = False
+    recovery_s: float = RECOVERY_S
+    backends: tuple[str, ...] = BACKENDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +61,8 @@ class Covered:
 def _see(*decisions: Decision) -> tuple[frozenset[Decision], ...]:
     return tuple(frozenset([decision]) for decision in decisions)
 
+
+LATE = frozenset({HOLD_LATE, HOLD_BUSY})
 
 FAULTS = {
     fault.name: fault
@@ -71,7 +86,7 @@ FAULTS = {
             "SIGSTOP of the engine's process for 200 ms",
             "holds while the pass is late; FRESH again without ~/enable",
             0.2,
-            (frozenset({HOLD_LATE, HOLD_BUSY}),),
+            (LATE,),
         ),
         Fault(
             "node-stopped",
@@ -86,6 +101,58 @@ FAULTS = {
             "counts the ticks that it covers as skipped, and goes on with the next one",
             0.5,
             skips_ticks=True,
+            is_inside=True,
+        ),
+        Fault(
+            "stage-slow-once",
+            "in one pass a stage takes ten times as long, and at least 40 ms more",
+            "HOLD_LATE at the deadline; FRESH by the third tick after",
+            0.5,
+            (LATE,),
+            is_inside=True,
+        ),
+        Fault(
+            "stage-slow",
+            "in every pass a stage takes ten times as long, and at least 40 ms more",
+            "HOLD_LATE twice, then HOLD_REFUSED with a try now and then, and SAFE_STOP with the arm at rest; "
+            "once it is over, FRESH with the first try, within 1 / admission.target_miss_rate ticks",
+            2.0,
+            (LATE, *_see(HOLD_REFUSED, SAFE_STOP)),
+            is_inside=True,
+            has_own_node=True,
+            recovery_s=TRIED_AGAIN_S,
+        ),
+        Fault(
+            "nan-weights",
+            "a weight of the running engine becomes NaN",
+            "no action comes of it: the pass has failed, FAULT says that its logits are not finite; "
+            "the engine is replaced, which reads the weights anew; SAFE_STOP until ~/enable",
+            0.5,
+            _see(FAULT, SAFE_STOP),
+            ("engine_replaced",),
+            is_inside=True,
+            backends=("auto", "cuda", "numpy"),
+        ),
+        Fault(
+            "cuda-fault",
+            "a kernel in the engine's context writes to an illegal address",
+            "the pass has failed, FAULT quotes the driver; the process that holds the context is replaced; "
+            "SAFE_STOP until ~/enable",
+            0.5,
+            _see(FAULT, SAFE_STOP),
+            ("engine_replaced",),
+            is_inside=True,
+            backends=("cuda",),
+        ),
+        Fault(
+            "gpu-contention",
+            "another process computes on every multiprocessor of the GPU without end",
+            "decides every tick; a pass that cannot end in time is stopped (HOLD_LATE) or refused; "
+            "FRESH as after `stage-slow`",
+            4.0,
+            has_own_node=True,
+            recovery_s=TRIED_AGAIN_S,
+            backends=("cuda",),
         ),
         Fault(
             "engine-killed",
@@ -233,6 +300,11 @@ COVERED = (
         "test/control/test_controller.py::test_under_the_conformal_rule_one_hiccup_costs_no_refusal",
     ),
     Covered(
+        "a checkpoint with a NaN among its weights (engine.backend numpy)",
+        "is not configured and says why; nothing has moved",
+        "test/nodes/test_nan_weights.py::test_a_checkpoint_with_a_nan_is_refused_at_configure",
+    ),
+    Covered(
         "bad images: wrong step, depth, empty, unknown encoding, wrong size",
         "each is refused, counted and named; the next good one is used",
         "test/nodes/test_edge_perceives.py::"
@@ -276,7 +348,7 @@ Whatever the fault, this must hold too:
 - no hold outlasts `actions.max_hold_ms`: SAFE_STOP ends it;
 - no frame is used twice, or after one that came later;
 - FAULT only where the table says so;
-- FRESH within 3 s of the end of the fault;
+- FRESH within 3 s of the end of the fault, or as the table says;
 - at most two late publishes a fault more than in the bare loop beside the node. This measures the machine
   too: it wants one that is otherwise idle, and SCHED_FIFO granted.
 
@@ -284,25 +356,28 @@ Whatever the fault, this must hold too:
 """
 
 PAGE_MIDDLE = """
-Each row is a case of `test/nodes/test_inject.py`. A killed process leaves the shared memory of Fast DDS
-behind, about 20 MB in /dev/shm: `fastdds shm clean` frees it.
+Each row is a case of `test/nodes/test_inject.py`; those of `engine.backend cuda` are run by
+`scripts/gpu_check.sh faults`. A fault that the engine in use cannot have is not injected: a line says so, and
+it does not count as passed. A killed process leaves the shared memory of Fast DDS behind, about 20 MB in
+/dev/shm: `fastdds shm clean` frees it.
 
 ## Not injected, and tested
-"""
-
-PAGE_END = """
-Not covered yet: contention by a second process on the GPU, a CUDA fault, NaN in the weights, and a stage of
-the model that is ten times slower for one tick or for ever.
 """
 
 
 def page() -> str:
     """The text of docs/faults.md."""
     lines = ["| fault | what happens | seconds | what the node does |", "|---|---|---|---|"]
-    lines += [f"| `{f.name}` | {f.what} | {f.seconds:g} | {f.node} |" for f in FAULTS.values()]
+    lines += [f"| `{f.name}` | {_what(f)} | {f.seconds:g} | {f.node} |" for f in FAULTS.values()]
     others = ["| what happens | what the node does | test |", "|---|---|---|"]
     others += [f"| {row.what} | {row.node} | `{row.test}` |" for row in COVERED]
-    return "\n".join([PAGE_HEAD, *lines, PAGE_MIDDLE, *others, PAGE_END])
+    return "\n".join([PAGE_HEAD, *lines, PAGE_MIDDLE, *others, ""])
+
+
+def _what(fault: Fault) -> str:
+    if fault.backends == BACKENDS:
+        return fault.what
+    return f"{fault.what}; engine.backend {' or '.join(fault.backends)}"
 
 
 def main(argv: list[str] | None = None) -> int:
