@@ -97,9 +97,11 @@ def test_stretches_of_other_sources_do_not_count(check):
     path = check.folder / "parts/live-001.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"sources_sha256": "0" * 64}))
     assert check("record")[0] == 2
-    check("live", "--minutes", "5")
-    assert check.seconds == [300.0, 300.0]
-    assert json.loads(path.read_text())["sources_sha256"] == sources_sha256()
+    check("live", "--minutes", "10")
+    assert check.seconds == [300.0, 300.0, 300.0]
+    check("live", "--minutes", "15")
+    parts = sorted((check.folder / "parts").iterdir())
+    assert [json.loads(path.read_text())["sources_sha256"] for path in parts] == [sources_sha256()] * 3
 
 
 def test_parts_that_do_not_belong_together_are_refused_in_one_line(check):

@@ -94,7 +94,7 @@ def run_live(options: Options) -> None:
         def stretch(options: Options, folder: Path, seconds: float = seconds) -> dict:
             return _measured(folder / "live.json", "vla_edge_ros.nodes.deadline_live", "--seconds", seconds)
 
-        number = len(_live_paths(options.parts)) + 1
+        number = max((int(path.stem[-3:]) for path in _live_paths(options.parts)), default=0) + 1
         _write_part("live", options.parts / f"live-{number:03}.json", stretch, options)
 
 
@@ -110,7 +110,7 @@ def _measured_s(parts: Path) -> float:
 
 
 def _live_paths(parts: Path) -> list[Path]:
-    return sorted(parts.glob("live-*.json"))
+    return sorted(parts.glob("live-[0-9][0-9][0-9].json"))
 
 
 def run_step(step: str, options: Options) -> None:

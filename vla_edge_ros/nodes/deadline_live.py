@@ -31,7 +31,8 @@ def measure(values: dict, seconds: float) -> dict:
         cpu_hogs(rig, seconds)
         rig.stop()
         recorded = RecordedRun.from_lines(rig.record)
-    bare = recorded.end["bare_loop"]
+    if "bare_loop" not in recorded.end:
+        raise UserError("the node could not record itself to the end: is the disk full?")
     summary = summarise(recorded.ticks)
     counts = "ticks", "fresh", "late_publishes", "skipped_ticks", "misses"
     return {
@@ -39,7 +40,7 @@ def measure(values: dict, seconds: float) -> dict:
         "hogs": len(os.sched_getaffinity(0)),
         "fifo_priority": priority,
         **{name: summary[name] for name in (*counts, "decision_counts", "start_error_ms")},
-        "bare_loop": bare,
+        "bare_loop": recorded.end["bare_loop"],
         "engine": recorded.run["engine"],
     }
 
