@@ -21,6 +21,8 @@ from vla_edge_ros.nodes.inject import OWN
 from vla_edge_ros.nodes.live_run import private_ros
 from vla_edge_ros.parameters import validate_all
 
+MOST_TOLD = 100
+
 
 def measure(values: dict, seconds: float) -> dict:
     """Figures of a node that moves a robot at rest while every core is busy. Raises UserError."""
@@ -40,9 +42,19 @@ def measure(values: dict, seconds: float) -> dict:
         "hogs": len(os.sched_getaffinity(0)),
         "fifo_priority": priority,
         **{name: summary[name] for name in (*counts, "decision_counts", "start_error_ms")},
+        "late_ticks": [_late(tick) for tick in recorded.ticks if tick["is_late"]][:MOST_TOLD],
         "bare_loop": recorded.end["bare_loop"],
         "engine": recorded.run["engine"],
     }
+
+
+def _late(tick: dict) -> dict:
+    """Where a late tick lost its time: before it began, or on its way."""
+    since_ms = {
+        name: (tick[key] - tick["scheduled_ns"]) / 1e6
+        for name, key in (("started_ms", "started_ns"), ("published_ms", "published_ns"))
+    }
+    return {"tick": tick["tick"], "decision": tick["decision"], **since_ms}
 
 
 def main(argv: list[str] | None = None) -> int:
