@@ -2,7 +2,7 @@
 # On a machine with an NVIDIA GPU, ROS 2 and the `gpu` and `test` extras: check the CUDA engine, measure it
 # beside its peers, and put all figures into docs/benchmarks/DEVICE.json, each beside what it must be.
 #
-# usage: scripts/gpu_check.sh [OPTIONS] [tests|passes|peers|node|gate|sizes|record ...]      (default: all)
+# usage: scripts/gpu_check.sh [OPTIONS] [tests|passes|peers|node|faults|gate|sizes|record ...]      (default: all)
 #
 # The steps may be run in several calls: each leaves a part in out/gpu_parts (--parts), and `record` merges the
 # parts, on any machine with the same sources. --passes and --ticks make a shorter trial.

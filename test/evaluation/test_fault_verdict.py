@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from vla_edge_ros.control.decision import Decision
+from vla_edge_ros.evaluation.fault_page import COVERED, main
 from vla_edge_ros.evaluation.fault_verdict import Injection, ToldTick, broken, judge
-from vla_edge_ros.evaluation.faults import COVERED, FAULTS, main
+from vla_edge_ros.evaluation.faults import FAULTS
 
 ROOT = Path(__file__).resolve().parents[2]
 PERIOD_NS = 33_333_000
@@ -39,8 +40,9 @@ def verdict(name="camera-unplugged", observed=None, missing=(), **changes: dict)
     ticks = [
         replace(told(tick), **changes.get(f"t{tick}", {})) for tick in range(N_TICKS) if tick not in missing
     ]
-    injection = Injection(FAULTS[name], ticks, BEGAN * PERIOD_NS, ENDED * PERIOD_NS, observed or {})
-    return judge(injection, max_hold_ms=300.0, recovery_s=0.5)
+    fault = replace(FAULTS[name], recovery_s=0.5)
+    injection = Injection(fault, ticks, BEGAN * PERIOD_NS, ENDED * PERIOD_NS, observed or {})
+    return judge(injection, max_hold_ms=300.0)
 
 
 def not_kept(**keywords) -> list[str]:
@@ -118,7 +120,7 @@ def test_the_values_of_a_tick_message_are_read():
 
 
 def test_the_page_is_current_and_every_test_that_it_cites_exists(capsys):
-    assert main([]) == 0, "python -m vla_edge_ros.evaluation.faults --write"
+    assert main([]) == 0, "python -m vla_edge_ros.evaluation.fault_page --write"
     for row in COVERED:
         file, _, name = row.test.partition("::")
         assert f"def {name}(" in (ROOT / file).read_text(), row.test

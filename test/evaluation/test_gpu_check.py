@@ -6,6 +6,7 @@ import pytest
 
 from vla_edge_ros.engine.cuda.sources import sources_sha256
 from vla_edge_ros.evaluation import gpu_check
+from vla_edge_ros.evaluation.faults import FAULTS
 from vla_edge_ros.evaluation.gpu_check import main
 
 
@@ -85,6 +86,11 @@ def test_a_file_that_is_no_part_is_refused_by_name(check, text):
 def test_without_parts_there_is_no_record(check):
     code, text = check("record")
     assert code == 2 and "run a step first" in text
+
+
+def test_every_fault_of_a_gpu_is_injected_on_one():
+    assert set(gpu_check.FAULTS) <= FAULTS.keys()
+    assert {name for name, fault in FAULTS.items() if fault.backends == ("cuda",)} <= set(gpu_check.FAULTS)
 
 
 def test_a_command_that_writes_nothing_has_failed(tmp_path):

@@ -32,6 +32,7 @@ from vla_edge_ros.figures import percentiles
 from vla_edge_ros.parameters import defaults
 
 TARGETS = (0.01, 0.001)
+WITHOUT_TARGET = ("ema", "fixed")
 EMA_GRID = tuple(product((0.05, 0.2, 1.0), (0.9, 0.99, 1.0), (8, 100, 1000)))
 """Weights, decays and probe intervals that the reference's rule is tuned over, in hindsight."""
 EMA_TICKS = 50_000
@@ -49,10 +50,10 @@ def config(estimator: str, target: float = 0.001) -> AdmissionConfig:
     )
 
 
-def study(name: str, n_ticks: int) -> list[dict]:
-    """The rows of one trace: `conformal` at each target, `ema` and `fixed`, which know none, beside them."""
+def study(name: str, n_ticks: int, beside: tuple[str, ...] = WITHOUT_TARGET) -> list[dict]:
+    """The rows of one trace: `conformal` at each target, and the rules `beside` it, which know none."""
     trace = make_trace(name, n_ticks)
-    without_target = {rule: simulate(Admission(config(rule)), trace) for rule in ("ema", "fixed")}
+    without_target = {rule: simulate(Admission(config(rule)), trace) for rule in beside}
     rows = []
     for target in TARGETS:
         outcomes = {"conformal": simulate(Admission(config("conformal", target)), trace), **without_target}
@@ -126,10 +127,10 @@ def summarise(rows: list[dict]) -> dict:
     }
 
 
-def _studied(n_ticks: int, n_processes: int) -> Iterator[list[dict]]:
+def _studied(n_ticks: int, n_processes: int, beside: tuple[str, ...]) -> Iterator[list[dict]]:
     # Not forked: NumPy has threads, and a fork of theirs may hang.
     with ProcessPoolExecutor(n_processes, multiprocessing.get_context("spawn")) as pool:
-        yield from pool.map(partial(study, n_ticks=n_ticks), TRACES)
+        yield from pool.map(partial(study, n_ticks=n_ticks, beside=beside), TRACES)
 
 
 def _ticks(text: str) -> int:
@@ -156,6 +157,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="admission_study", description=__doc__.partition("\n")[0])
     parser.add_argument("--ticks", type=_ticks, default=100_000, help="of each trace; 1e6 may be said")
     parser.add_argument("--processes", type=whole(1), default=1)
+    parser.add_argument("--alone", action="store_true", help="`conformal` without the other rules beside it")
     parser.add_argument("--tune-ema", action="store_true", help="tune the reference's rule on benign traces")
     parser.add_argument("--json", type=Path, metavar="PATH")
     args = parser.parse_args(argv)
@@ -163,7 +165,7 @@ def main(argv: list[str] | None = None) -> int:
         output.prepare(args.json)
     start_s = time.monotonic()
     rows = []
-    for found in _studied(args.ticks, args.processes):
+    for found in _studied(args.ticks, args.processes, () if args.alone else WITHOUT_TARGET):
         _print_rows(found)
         rows += found
     document = {

@@ -72,9 +72,10 @@ class Injection:
         return [tick for tick in self.ticks if tick.received_ns >= self.ended_ns]
 
 
-def judge(injection: Injection, max_hold_ms: float, recovery_s: float) -> dict:
+def judge(injection: Injection, max_hold_ms: float) -> dict:
     """As JSON: each part's decisions, the longest hold, the recovery, and each check with its outcome."""
     fault, ticks, after = injection.fault, injection.ticks, injection.after
+    recovery_s = fault.recovery_s
     recovery = next((index for index, tick in enumerate(after) if tick.is_moving), None)
     checks = {
         "every tick was told once, or counted as skipped": _is_complete(ticks),

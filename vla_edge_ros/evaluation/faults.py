@@ -1,18 +1,20 @@
 """The table of faults: what `vla-edge inject` does to the real node, and what the node must do then.
 
-docs/faults.md is this table: `python -m vla_edge_ros.evaluation.faults --write`.
+docs/faults.md is this table (fault_page.py).
 """
 
-import argparse
-import sys
 from dataclasses import dataclass
 
 from vla_edge_ros.control.decision import Decision
-from vla_edge_ros.share import share_directory
+from vla_edge_ros.engine.factory import BACKENDS
 
 FRESH, FAULT, SAFE_STOP = Decision.FRESH, Decision.FAULT, Decision.SAFE_STOP
 HOLD_NO_FRAME, HOLD_STALE_FRAME = Decision.HOLD_NO_FRAME, Decision.HOLD_STALE_FRAME
-HOLD_LATE, HOLD_BUSY = Decision.HOLD_LATE, Decision.HOLD_BUSY
+HOLD_LATE, HOLD_BUSY, HOLD_REFUSED = Decision.HOLD_LATE, Decision.HOLD_BUSY, Decision.HOLD_REFUSED
+
+RECOVERY_S = 3.0
+TRIED_AGAIN_S = 35.0
+"""A pass is tried after at most 1,000 refused ticks where the target is 0.1 % (docs/admission.md)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,10 @@ class Fault:
     must_happen: events that take effect at ticks during the fault.
     skips_ticks: during the fault at least one tick is wholly missed, and counted.
     ends_record: what the node records of itself is not complete afterwards.
+    is_inside: it is made by code within the node's or the engine's process (nodes/fault_edge_node.py).
+    has_own_node: its misses stay on admission's account, so the faults after it get another node.
+    recovery_s: how long after its end the node may take to a fresh action.
+    backends: the engines that it can be injected into.
     """
 
     name: str
@@ -34,20 +40,17 @@ class Fault:
     must_happen: tuple[str, ...] = ()
     skips_ticks: bool = False
     ends_record: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Covered:
-    """A fault that the tool does not inject, with the test that shows what the node does."""
-
-    what: str
-    node: str
-    test: str
+    is_inside: bool = False
+    has_own_node: bool = False
+    recovery_s: float = RECOVERY_S
+    backends: tuple[str, ...] = BACKENDS
 
 
 def _see(*decisions: Decision) -> tuple[frozenset[Decision], ...]:
     return tuple(frozenset([decision]) for decision in decisions)
 
+
+LATE = frozenset({HOLD_LATE, HOLD_BUSY})
 
 FAULTS = {
     fault.name: fault
@@ -71,7 +74,7 @@ FAULTS = {
             "SIGSTOP of the engine's process for 200 ms",
             "holds while the pass is late; FRESH again without ~/enable",
             0.2,
-            (frozenset({HOLD_LATE, HOLD_BUSY}),),
+            (LATE,),
         ),
         Fault(
             "node-stopped",
@@ -86,6 +89,58 @@ FAULTS = {
             "counts the ticks that it covers as skipped, and goes on with the next one",
             0.5,
             skips_ticks=True,
+            is_inside=True,
+        ),
+        Fault(
+            "stage-slow-once",
+            "in one pass a stage takes ten times as long, and at least 40 ms more",
+            "HOLD_LATE at the deadline; FRESH by the third tick after",
+            0.5,
+            (LATE,),
+            is_inside=True,
+        ),
+        Fault(
+            "stage-slow",
+            "in every pass a stage takes ten times as long, and at least 40 ms more",
+            "HOLD_LATE twice, then HOLD_REFUSED with a try now and then, and SAFE_STOP with the arm at rest; "
+            "once it is over, FRESH with the first try, within 1 / admission.target_miss_rate ticks",
+            2.0,
+            (LATE, *_see(HOLD_REFUSED, SAFE_STOP)),
+            is_inside=True,
+            has_own_node=True,
+            recovery_s=TRIED_AGAIN_S,
+        ),
+        Fault(
+            "nan-weights",
+            "a weight of the running engine becomes NaN",
+            "no action comes of it: the pass has failed, FAULT says that its logits are not finite; "
+            "the engine is replaced, which reads the weights anew; SAFE_STOP until ~/enable",
+            0.5,
+            _see(FAULT, SAFE_STOP),
+            ("engine_replaced",),
+            is_inside=True,
+            backends=("auto", "cuda", "numpy"),
+        ),
+        Fault(
+            "cuda-fault",
+            "a kernel in the engine's context writes to an illegal address",
+            "the pass has failed, FAULT quotes the driver; the process that holds the context is replaced; "
+            "SAFE_STOP until ~/enable",
+            0.5,
+            _see(FAULT, SAFE_STOP),
+            ("engine_replaced",),
+            is_inside=True,
+            backends=("cuda",),
+        ),
+        Fault(
+            "gpu-contention",
+            "another process computes on every multiprocessor of the GPU without end",
+            "decides every tick; a pass that cannot end in time is stopped (HOLD_LATE) or refused; "
+            "FRESH as after `stage-slow`",
+            4.0,
+            has_own_node=True,
+            recovery_s=TRIED_AGAIN_S,
+            backends=("cuda",),
         ),
         Fault(
             "engine-killed",
@@ -208,114 +263,3 @@ FAULTS = {
     )
 }
 """In the order of `vla-edge inject all`."""
-
-COVERED = (
-    Covered(
-        "the engine's process hangs for longer than engine.stall_timeout_ms",
-        "FAULT; it is replaced as a dead one is",
-        "test/nodes/test_edge_engine.py::"
-        "test_an_engine_that_hangs_for_too_long_is_replaced_while_ticks_go_on",
-    ),
-    Covered(
-        "the engine's process dies more often than engine.restart_limit",
-        "FAULT until it is configured again; ~/enable is refused",
-        "test/nodes/test_edge_engine.py::"
-        "test_it_is_replaced_so_often_and_then_stays_a_fault_until_configured_again",
-    ),
-    Covered(
-        "every pass would take 45 ms",
-        "it is stopped at its deadline (HOLD_LATE) or refused; no later tick is HOLD_BUSY because of it",
-        "test/nodes/test_edge_engine.py::test_a_pass_that_cannot_end_in_time_is_stopped_and_keeps_no_tick_busy",
-    ),
-    Covered(
-        "one pass of 80 ms among passes of 20 ms",
-        "admission does not shut: FRESH by the third tick after",
-        "test/control/test_controller.py::test_under_the_conformal_rule_one_hiccup_costs_no_refusal",
-    ),
-    Covered(
-        "bad images: wrong step, depth, empty, unknown encoding, wrong size",
-        "each is refused, counted and named; the next good one is used",
-        "test/nodes/test_edge_perceives.py::"
-        "test_bad_images_are_refused_counted_and_warned_of_and_the_next_good_one_is_acted_upon",
-    ),
-    Covered(
-        "joint_states or pictures stop while the arm moves",
-        "SAFE_STOP, one braking point; goes on when they are back",
-        "test/nodes/test_edge_moves.py::"
-        "test_without_joint_states_or_camera_an_enabled_arm_is_stopped_and_goes_on_when_they_are_back",
-    ),
-    Covered(
-        "SIGTERM or SIGINT while the arm moves",
-        "the arm is brought to rest, then the node ends with exit code 0",
-        "test/nodes/test_edge_ends.py::test_a_signal_brings_the_arm_to_rest_and_ends_the_node_cleanly",
-    ),
-    Covered(
-        "a defect in the tick thread",
-        "the arm is brought to rest, then the node ends with exit code 1 and says why",
-        "test/nodes/test_edge_ends.py::"
-        "test_a_defect_in_the_tick_thread_brings_the_arm_to_rest_and_ends_the_node_with_a_word",
-    ),
-)
-
-PAGE_HEAD = """\
-# Faults
-
-Generated from `vla_edge_ros/evaluation/faults.py` by `python -m vla_edge_ros.evaluation.faults --write`.
-
-    vla-edge inject engine-killed
-    vla-edge inject all --param engine.backend=fake --param engine.model=fake:service_ms=5
-
-`vla-edge inject FAULT ...` runs the real node in a ROS domain of its own, with a 640x480 camera at 60 Hz and
-an enabled robot that stands still, and injects each fault once the node has settled. It prints the decisions
-before, during and after, and ends with exit code 0 where all that the table says was kept, 1 where something
-was not. The decisions are those of [decisions.md](decisions.md), as `~/tick` told them.
-
-Whatever the fault, this must hold too:
-
-- every tick is told once, and those that were wholly missed are counted (`skipped_ticks`);
-- no hold outlasts `actions.max_hold_ms`: SAFE_STOP ends it;
-- no frame is used twice, or after one that came later;
-- FAULT only where the table says so;
-- FRESH within 3 s of the end of the fault;
-- at most two late publishes a fault more than in the bare loop beside the node. This measures the machine
-  too: it wants one that is otherwise idle, and SCHED_FIFO granted.
-
-## Injected
-"""
-
-PAGE_MIDDLE = """
-Each row is a case of `test/nodes/test_inject.py`. A killed process leaves the shared memory of Fast DDS
-behind, about 20 MB in /dev/shm: `fastdds shm clean` frees it.
-
-## Not injected, and tested
-"""
-
-PAGE_END = """
-Not covered yet: contention by a second process on the GPU, a CUDA fault, NaN in the weights, and a stage of
-the model that is ten times slower for one tick or for ever.
-"""
-
-
-def page() -> str:
-    """The text of docs/faults.md."""
-    lines = ["| fault | what happens | seconds | what the node does |", "|---|---|---|---|"]
-    lines += [f"| `{f.name}` | {f.what} | {f.seconds:g} | {f.node} |" for f in FAULTS.values()]
-    others = ["| what happens | what the node does | test |", "|---|---|---|"]
-    others += [f"| {row.what} | {row.node} | `{row.test}` |" for row in COVERED]
-    return "\n".join([PAGE_HEAD, *lines, PAGE_MIDDLE, *others, PAGE_END])
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Write docs/faults.md, or say that it is out of date."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--write", action="store_true", help="write the file; otherwise only compare")
-    path = share_directory() / "docs/faults.md"
-    if parser.parse_args(argv).write:
-        path.write_text(page(), encoding="utf-8")
-    is_current = path.exists() and path.read_text(encoding="utf-8") == page()
-    print(f"docs/faults.md: {'current' if is_current else 'out of date, run with --write'}")
-    return 0 if is_current else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

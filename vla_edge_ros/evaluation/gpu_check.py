@@ -33,6 +33,8 @@ from vla_edge_ros.input import read_text
 MODEL = "qwen2.5-coder-1.5b"
 SLOTS = 4096
 SIZES_PASSES = 300
+FAULTS = (*("stage-slow-once", "nan-weights", "cuda-fault", "engine-killed", "stage-slow", "gpu-contention"),)
+"""Of docs/faults.md: those of an engine."""
 
 _MAX_PART_BYTES = 20_000_000
 _PACKAGES = ("numpy", "torch", "triton", "transformers", "pycuda", "cuda-bindings", "ros-rclpy")
@@ -67,18 +69,27 @@ def _peers(options: Options, folder: Path) -> tuple[int, dict]:
 
 def _node(options: Options, folder: Path) -> tuple[int, dict]:
     """The bench's own musts are a CPU's; what it says with its exit code 1 is judged here."""
-    parameters = {
-        "engine.backend": options.backend,
-        "engine.model": options.model,
-        "memory.slots": options.slots,
-    }
     code, figures = _measured(
         folder / "node.json",
         *("-m", "vla_edge_ros.cli", "bench", "--ticks", str(options.ticks), "--callbacks", "300"),
         *("--passes", "0", "--policy", "semantic"),
-        *(word for name, value in parameters.items() for word in ("--param", f"{name}={value}")),
+        *_node_parameters(options),
     )
     return (0 if figures else code), figures
+
+
+def _faults(options: Options, folder: Path) -> tuple[int, dict]:
+    words = "-m", "vla_edge_ros.cli", "inject", *FAULTS
+    return _measured(folder / "faults.json", *words, *_node_parameters(options))
+
+
+def _node_parameters(options: Options) -> list[str]:
+    values = {
+        "engine.backend": options.backend,
+        "engine.model": options.model,
+        "memory.slots": options.slots,
+    }
+    return [word for name, value in values.items() for word in ("--param", f"{name}={value}")]
 
 
 def _gate(options: Options, folder: Path) -> tuple[int, dict]:
@@ -90,6 +101,7 @@ STEPS: dict[str, Callable[[Options, Path], tuple[int, dict]]] = {
     "passes": _passes,
     "peers": _peers,
     "node": _node,
+    "faults": _faults,
     "gate": _gate,
     "sizes": _sizes,
 }

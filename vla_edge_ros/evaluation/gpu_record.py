@@ -5,7 +5,7 @@ A part is what one step wrote: `step`, `sources_sha256`, `device`, `driver`, `da
 """
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.table import Table
@@ -119,6 +119,10 @@ class Must:
     unit: str = ""
     scale: float = 1.0
 
+    def words(self, value: float | None) -> str:
+        """A value of this figure as people read it."""
+        return in_words(None if value is None else value * self.scale, 2 if self.unit else 0, self.unit)
+
 
 def _decode_step(share: float) -> Callable[[Record], float | None]:
     def bound(record: Record) -> float | None:
@@ -128,7 +132,7 @@ def _decode_step(share: float) -> Callable[[Record], float | None]:
     return bound
 
 
-def _bare_loop_and_two(record: Record) -> float | None:
+def bare_loop_and_two(record: Record) -> float | None:
     late = record.get("bare_loop_late")
     return None if late is None else late + 2
 
@@ -146,7 +150,7 @@ MUSTS = (
     Must("GPU memory of the process", "process_gpu_bytes", "<=", 3.9e9, 3.5e9, "GB", 1e-9),
     Must("start of tick to FRESH published, p99.9", "tick_to_publish_ms_p999", "<=", 31, 9, "ms"),
     Must("capture to FRESH published, p99.9", "stamp_to_publish_ms_p999", "<=", 50, 27, "ms"),
-    Must("late publishes", "late_publishes", "<=", _bare_loop_and_two, 0),
+    Must("late publishes", "late_publishes", "<=", bare_loop_and_two, 0),
     Must("abort latency, p99", "abort_ms_p99", "<=", _decode_step(1), _decode_step(0.5), "ms"),
     Must("tokens equal to the reference's", "token_agreement", ">=", 0.999, None, "%", 100),
 )
@@ -164,8 +168,8 @@ class Verdict:
     is_aim_met: bool | None
 
 
-def judge(record: Record) -> list[Verdict]:
-    return [_verdict(must, record) for must in MUSTS]
+def judge(record: Record, musts: Sequence[Must] = MUSTS) -> list[Verdict]:
+    return [_verdict(must, record) for must in musts]
 
 
 def _verdict(must: Must, record: Record) -> Verdict:
@@ -199,23 +203,17 @@ def stage_table(record: Record) -> Table:
     return table
 
 
-def verdict_table(record: Record) -> Table:
+def verdict_table(record: Record, musts: Sequence[Must] = MUSTS) -> Table:
     """figure, must, aim, measured, verdict."""
-    table = Table(title=Text(f"{record['device']}, driver {record['driver']}"))
+    driver = f", driver {record['driver']}" if "driver" in record else ""
+    table = Table(title=Text(record["device"] + driver))
     for column in ("figure", "must", "aim", "measured", "verdict"):
         table.add_column(column, justify="left" if column in ("figure", "verdict") else "right")
-    for verdict in judge(record):
+    for verdict in judge(record, musts):
         must = verdict.must
-
-        def words(value: float | None, must: Must = must) -> str:
-            if value is None:
-                return in_words(None)
-            digits = 0 if not must.unit else 2
-            return in_words(value * must.scale, digits, must.unit)
-
         word = {None: "not measured", True: "must met", False: "[red]MISSED[/red]"}[verdict.is_met]
         if verdict.is_met and verdict.is_aim_met:
             word = "aim met"
-        bound = f"{must.sense} {words(verdict.bound)}"
-        table.add_row(must.what, bound, words(verdict.aim), words(verdict.measured), word)
+        bound = f"{must.sense} {must.words(verdict.bound)}"
+        table.add_row(must.what, bound, must.words(verdict.aim), must.words(verdict.measured), word)
     return table

@@ -19,7 +19,8 @@ from diagnostic_msgs.msg import DiagnosticStatus
 
 from vla_edge_ros.control.decision import Decision
 from vla_edge_ros.engine.linux import end_with_parent, process_memory
-from vla_edge_ros.nodes import fault_edge_node
+from vla_edge_ros.nodes import fault_edge_node, fault_engine
+from vla_edge_ros.nodes.fault_engine_actions import engine_fails, gpu_contention, stage_slow, stage_slow_once
 from vla_edge_ros.nodes.fault_rig import NODE, FaultRig
 from vla_edge_ros.nodes.live_run import Process
 
@@ -27,8 +28,8 @@ Observed = dict[str, bool]
 
 TOLD_S = 2.0
 """How long the node may take to say which ticks it missed."""
-REPLACED_S, ENDED_S = 30.0, 5.0
-"""How long the node may take to replace its engine, and an engine to end with its node."""
+ENDED_S = 5.0
+"""How long an engine may take to end with its node."""
 N_TIMES = 10
 """How often a service is called or a text told within one fault."""
 
@@ -67,24 +68,6 @@ def gc_pause(rig: FaultRig, seconds: float) -> Observed:
     )
     rig.spin(seconds)
     return {}
-
-
-def engine_killed(rig: FaultRig, seconds: float) -> Observed:
-    pid, mark = rig.engine_pid(), len(rig.ticks)
-    os.kill(pid, signal.SIGKILL)
-    is_replaced = rig.spin_until(lambda: _has_event(rig, mark, "engine_replaced"), REPLACED_S)
-    if not is_replaced:
-        return {f"replaced within {REPLACED_S:g} s": False}
-    mark = len(rig.ticks)
-    rig.spin(seconds)
-    stays_stopped = all(tick.decision is Decision.SAFE_STOP for tick in rig.since(mark))
-    is_at_rest = rig.is_at_rest()
-    rig.driver.enable()
-    return {
-        "the arm was brought to rest": is_at_rest,
-        "stopped until ~/enable": stays_stopped,
-        "another process": rig.engine_pid() != pid,
-    }
 
 
 def node_killed(rig: FaultRig, seconds: float) -> Observed:
@@ -145,7 +128,7 @@ def clock_jump(rig: FaultRig, seconds: float) -> Observed:
     def jumps(what: str, jump: Callable[[], object]) -> None:
         mark = len(rig.ticks)
         jump()
-        told = rig.spin_until(lambda: _has_event(rig, mark, "clock_jump"), 5.0)
+        told = rig.spin_until(lambda: rig.has_event(mark, "clock_jump"), 5.0)
         tick = next((tick for tick in rig.since(mark) if "clock_jump" in tick.events), None)
         observed[f"{what}: memory is empty"] = told and tick.retained_frames == 0
         rig.spin(seconds / 4)
@@ -223,7 +206,12 @@ INJECTORS: dict[str, Callable[[FaultRig, float], Observed]] = {
     "engine-stopped": engine_stopped,
     "node-stopped": node_stopped,
     "gc-pause": gc_pause,
-    "engine-killed": engine_killed,
+    "stage-slow-once": stage_slow_once,
+    "stage-slow": stage_slow,
+    "nan-weights": partial(engine_fails, signal_number=fault_engine.NAN, reason="not finite"),
+    "cuda-fault": partial(engine_fails, signal_number=fault_engine.CUDA, reason="CUDA_ERROR_ILLEGAL_ADDRESS"),
+    "gpu-contention": gpu_contention,
+    "engine-killed": partial(engine_fails, signal_number=signal.SIGKILL),
     "camera-unplugged": camera_unplugged,
     "camera-5hz": partial(camera_with, rate_hz=5.0),
     "camera-15hz": partial(camera_with, rate_hz=15.0),
@@ -256,10 +244,6 @@ def _stopped(pid: int) -> Iterator[None]:
 def _change_camera(rig: FaultRig, changes: dict[str, object]) -> None:
     for name, value in changes.items():
         setattr(rig.camera, name, value)
-
-
-def _has_event(rig: FaultRig, mark: int, event: str) -> bool:
-    return any(event in tick.events for tick in rig.since(mark))
 
 
 def _forgets(rig: FaultRig, mark: int, event: str) -> Observed:

@@ -1,15 +1,18 @@
-"""The edge node as it is, with one thing more: SIGUSR1 makes it collect garbage among 4 million objects.
+"""The edge node as it is, with faults that only code inside a process can bring about.
 
-Nothing but code inside the process can hold the interpreter lock as a collection does.
+SIGUSR1 makes it collect garbage among 4 million objects: nothing else holds the interpreter lock like that.
+Its engine's process is `fault_engine`, which heeds signals of its own.
 """
 
 import gc
 import signal
+import subprocess
 import sys
 import threading
 import time
 
-from vla_edge_ros.nodes import edge_node
+from vla_edge_ros.engine import linux, process
+from vla_edge_ros.nodes import edge_node, fault_engine
 
 N_OBJECTS, AT_ONCE = 4_000_000, 20_000
 PAUSE_S = 0.005
@@ -38,6 +41,11 @@ def on_signal(*_) -> None:
     threading.Thread(target=collect_garbage, name="garbage").start()
 
 
+def start_fault_engine(module: str, *rest, **keywords) -> subprocess.Popen:
+    return linux.start_bound_module(fault_engine.__name__, *rest, **keywords)
+
+
 if __name__ == "__main__":
+    process.start_bound_module = start_fault_engine
     signal.signal(signal.SIGUSR1, on_signal)
     sys.exit(edge_node.main())

@@ -106,6 +106,10 @@ class FaultRig:
         """The ticks heard since there were `mark` of them."""
         return self.ticks[mark:]
 
+    def has_event(self, mark: int, event: str) -> bool:
+        """Whether it took effect since there were `mark` ticks."""
+        return any(event in tick.events for tick in self.since(mark))
+
     # The node
 
     def engine_pid(self) -> int:

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from vla_edge_ros import output
 from vla_edge_ros.arguments import positive
+from vla_edge_ros.engine.factory import cuda_obstacle
 from vla_edge_ros.errors import UserError
 from vla_edge_ros.evaluation import run_document
 from vla_edge_ros.evaluation.arguments import add_parameter_argument, given_parameters
@@ -26,10 +27,8 @@ from vla_edge_ros.parameters import validate_all
 
 SETTLED_S = 0.4
 """How long the node moves the robot undisturbed before a fault, once it does."""
-RECOVERY_S = 3.0
-"""How long after a fault the node may take to a fresh action."""
 AFTER_S = 0.2
-"""How long it is watched from then on."""
+"""How long it is watched from its first fresh action after the fault on."""
 LATE_ALLOWED = 2
 """Late publishes a fault beyond those of the bare loop."""
 OWN = {"camera.is_compressed": False, "control.bare_loop": True, "control.record_path": ""}
@@ -58,7 +57,13 @@ def run(args: argparse.Namespace) -> int:
         output.prepare(args.json)
     values = validate_all(given | OWN)
     names = FAULTS if "all" in args.faults else dict.fromkeys(args.faults)
-    faults = [fault for fault in FAULTS.values() if fault.name in names]
+    asked_for = [fault for fault in FAULTS.values() if fault.name in names]
+    obstacles = {fault.name: why for fault in asked_for if (why := obstacle(fault, values["engine.backend"]))}
+    for name, why in obstacles.items():
+        console.print(f"{name}: not injected: {why}", style="yellow", highlight=False, soft_wrap=True)
+    faults = [fault for fault in asked_for if fault.name not in obstacles]
+    if not faults:
+        raise UserError(f"nothing was injected: {next(iter(obstacles.values()))}")
     verdicts, lives = inject(faults, values, args.seconds, console)
     document = {
         "kind": "inject",
@@ -66,6 +71,7 @@ def run(args: argparse.Namespace) -> int:
         "machine": run_document.machine(),
         "parameters": values,
         "faults": verdicts,
+        "not_injected": obstacles,
         "publishes": late_publishes(lives, len(faults)),
     }
     document["passed"] = document["publishes"]["is_kept"] is not False and all(
@@ -82,28 +88,42 @@ def inject(
 ) -> tuple[list[dict], list[RecordedRun]]:
     """The verdict on each fault, and what was recorded by the nodes that could record themselves to the end.
 
-    They share one node, but for those that end its record, which share another. Raises UserError where no
-    node can be started.
+    Raises UserError where no node can be started.
     """
-    is_collecting = any(fault.name == "gc-pause" for fault in faults)
-    module = "vla_edge_ros.nodes." + ("fault_edge_node" if is_collecting else "edge_node")
     verdicts: list[dict] = []
     lives: list[RecordedRun] = []
     with private_ros() as folder:
-        for ends_record in (False, True):
-            sharing = [fault for fault in faults if fault.ends_record is ends_record]
-            if sharing:
-                with FaultRig(values, module, Path(tempfile.mkdtemp(dir=folder))) as rig:
-                    found, is_alive = _one_after_another(rig, sharing, seconds, console)
-                    verdicts += found
-                    if not is_alive:
-                        continue
-                    rig.stop()
-                    if not ends_record:
-                        lives.append(RecordedRun.from_lines(rig.record))
-                        for verdict in found:
-                            verdict["late_publishes"] = _late_between(lives[-1], verdict)
+        for sharing in sharing_a_node(faults):
+            is_inside = any(fault.is_inside for fault in sharing)
+            module = "vla_edge_ros.nodes." + ("fault_edge_node" if is_inside else "edge_node")
+            with FaultRig(values, module, Path(tempfile.mkdtemp(dir=folder))) as rig:
+                found, is_alive = _one_after_another(rig, sharing, seconds, console)
+                verdicts += found
+                if not is_alive:
+                    continue
+                rig.stop()
+                if not sharing[0].ends_record:
+                    lives.append(RecordedRun.from_lines(rig.record))
+                    for verdict in found:
+                        verdict["late_publishes"] = _late_between(lives[-1], verdict)
     return verdicts, lives
+
+
+def sharing_a_node(faults: list[Fault]) -> list[list[Fault]]:
+    """The faults by node: most share one, those that end its record another, and some have their own."""
+    groups: dict[object, list[Fault]] = {}
+    for fault in faults:
+        groups.setdefault(fault.name if fault.has_own_node else fault.ends_record, []).append(fault)
+    return list(groups.values())
+
+
+def obstacle(fault: Fault, backend: str) -> str:
+    """Why the fault cannot be injected into this engine, in one line; empty where it can."""
+    if backend in fault.backends:
+        return ""
+    wanted = " or ".join(fault.backends)
+    why = cuda_obstacle() if fault.backends == ("cuda",) else ""
+    return f"it needs engine.backend {wanted}, which is {backend}" + (f"; no cuda here: {why}" if why else "")
 
 
 def _late_between(life: RecordedRun, verdict: dict) -> int:
@@ -123,7 +143,7 @@ def _one_after_another(
                 injection = _around(rig, fault, seconds or fault.seconds)
         except UserError as error:
             return verdicts + [broken(left, str(error)) for left in faults[index:]], False
-        verdicts.append(judge(injection, rig.values["actions.max_hold_ms"], RECOVERY_S))
+        verdicts.append(judge(injection, rig.values["actions.max_hold_ms"]))
     return verdicts, True
 
 
@@ -135,7 +155,7 @@ def _around(rig: FaultRig, fault: Fault, seconds: float) -> Injection:
     began_ns = time.monotonic_ns()
     observed = INJECTORS[fault.name](rig, seconds)
     ended_ns = time.monotonic_ns()
-    rig.spin_until(lambda: rig.ticks[-1].received_ns > ended_ns and rig.ticks[-1].is_moving, RECOVERY_S)
+    rig.spin_until(lambda: rig.ticks[-1].received_ns > ended_ns and rig.ticks[-1].is_moving, fault.recovery_s)
     rig.spin(AFTER_S)
     return Injection(fault, rig.since(mark), began_ns, ended_ns, observed)
 

@@ -1,0 +1,226 @@
+"""Measure the deadline contract in steps: `python -m vla_edge_ros.evaluation.deadline_check`.
+
+    deadline_check live --minutes 30     the node under CPU hogs beside the bare loop; wants an idle machine
+    deadline_check                       every step, then the record
+
+Each step leaves a part, PARTS/STEP.json; `live` leaves one for every five minutes, and goes on from those
+that are there. `record` puts the parts into docs/benchmarks/deadline.json and docs/deadline.md.
+
+Exit codes: 0 all went well; 1 a step failed, or a must is missed or was not measured; 2 parts that do not
+belong together, one line.
+"""
+
+import argparse
+import hashlib
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from datetime import datetime, timezone
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from rich.console import Console
+
+from vla_edge_ros import output
+from vla_edge_ros.arguments import positive, whole
+from vla_edge_ros.errors import UserError
+from vla_edge_ros.evaluation import virtual_ticks
+from vla_edge_ros.evaluation.admission_study import decision_us
+from vla_edge_ros.evaluation.deadline_record import MUSTS, STUDY_TICKS, TICKS, merge, page
+from vla_edge_ros.evaluation.gpu_record import judge, verdict_table
+from vla_edge_ros.evaluation.run_document import machine
+from vla_edge_ros.input import read_text
+
+MINUTES, STRETCH_S = 30.0, 300.0
+ACCELERATED_TICKS = TICKS // 2
+"""Half an hour at 30 Hz is 54,000."""
+DECISIONS = 20_000
+
+_MAX_PART_BYTES = 20_000_000
+_PACKAGES = ("numpy", "ros-rclpy", "vla_edge_ros")
+_PART = ("step", "sources_sha256", "device", "machine", "date", "versions", "wall_s", "figures")
+_SOURCES = (
+    *("actions/*.py", "control/*.py", "memory/*.py", "nodes/edge_node.py", "nodes/sink.py"),
+    *("nodes/deadline_live.py", "evaluation/admission_*.py", "evaluation/virtual_*.py"),
+)
+
+Options = argparse.Namespace
+
+
+def sources_sha256() -> str:
+    """One hash of what the figures are of: the control loop, its node, and the simulation."""
+    package = Path(__file__).resolve().parents[1]
+    digest = hashlib.sha256()
+    for path in sorted(path for pattern in _SOURCES for path in package.glob(pattern)):
+        digest.update(path.relative_to(package).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def _accelerated(options: Options, folder: Path) -> dict:
+    return virtual_ticks.accelerated(options.ticks)
+
+
+def _recovery(options: Options, folder: Path) -> dict:
+    return virtual_ticks.recovery()
+
+
+def _decision(options: Options, folder: Path) -> dict:
+    return decision_us(DECISIONS)
+
+
+def _study(options: Options, folder: Path) -> dict:
+    words = "--alone", "--ticks", options.study_ticks, "--processes", options.processes
+    return _measured(folder / "study.json", "vla_edge_ros.evaluation.admission_study", *words)
+
+
+STEPS: dict[str, Callable[[Options, Path], dict]] = {
+    "accelerated": _accelerated,
+    "recovery": _recovery,
+    "decision": _decision,
+    "study": _study,
+}
+"""Each returns its figures, or raises UserError. `live` comes before them."""
+
+
+def run_live(options: Options) -> None:
+    """Measure until the parts hold `options.minutes`; those of other sources or devices are removed."""
+    while (left_s := 60 * options.minutes - _measured_s(options.parts)) >= 1:
+        seconds = min(STRETCH_S, left_s)
+        print(f"live: {left_s / 60:.0f} minutes to go", file=sys.stderr, flush=True)
+
+        def stretch(options: Options, folder: Path, seconds: float = seconds) -> dict:
+            return _measured(folder / "live.json", "vla_edge_ros.nodes.deadline_live", "--seconds", seconds)
+
+        number = max((int(path.stem[-3:]) for path in _live_paths(options.parts)), default=0) + 1
+        _write_part("live", options.parts / f"live-{number:03}.json", stretch, options)
+
+
+def _measured_s(parts: Path) -> float:
+    total_s, current = 0.0, (sources_sha256(), machine()["processor"])
+    for path in _live_paths(parts):
+        part = _read_part(path, "live")
+        if (part["sources_sha256"], part["device"]) == current:
+            total_s += part["figures"]["seconds"]
+        else:
+            path.unlink()
+    return total_s
+
+
+def _live_paths(parts: Path) -> list[Path]:
+    return sorted(parts.glob("live-[0-9][0-9][0-9].json"))
+
+
+def run_step(step: str, options: Options) -> None:
+    """Run a step and write its part. What was there from before is gone even where it fails."""
+    path = options.parts / f"{step}.json"
+    path.unlink(missing_ok=True)
+    _write_part(step, path, STEPS[step], options)
+
+
+def _write_part(step: str, path: Path, measure: Callable[[Options, Path], dict], options: Options) -> None:
+    output.prepare(path)
+    # Of what is measured, and not of what an editor saved meanwhile.
+    sources, began_s, here = sources_sha256(), time.monotonic(), machine()
+    with tempfile.TemporaryDirectory() as folder:
+        figures = measure(options, Path(folder))
+    now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    wall_s = round(time.monotonic() - began_s, 1)
+    values = step, sources, here["processor"], here, now, _versions(), wall_s, figures
+    output.write_text(path, json.dumps(dict(zip(_PART, values, strict=True)), indent=1) + "\n")
+
+
+def read_parts(folder: Path) -> list[dict]:
+    """Every part in `folder`. Raises UserError for a file that is none."""
+    others = [(step, folder / f"{step}.json") for step in STEPS]
+    paths = [("live", path) for path in _live_paths(folder)]
+    paths += [(step, path) for step, path in others if path.exists()]
+    return [_read_part(path, step) for step, path in paths]
+
+
+def _read_part(path: Path, step: str) -> dict:
+    try:
+        part = json.loads(read_text(path, _MAX_PART_BYTES))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: cannot be read: {error}") from None
+    if not isinstance(part, dict) or not set(_PART) <= part.keys() or part["step"] != step:
+        raise UserError(f"{path}: is no part of a record: remove it and run the step {step} again")
+    return part
+
+
+def write_record(options: Options, console: Console) -> int:
+    """Merge the parts, write record and page, and print the verdicts; 0 where every must is met."""
+    record = merge(read_parts(options.parts))
+    if record["sources_sha256"] != sources_sha256():
+        raise UserError(f"{options.parts}: the parts are older than the sources: run their steps again")
+    for path, text in (
+        (options.record, json.dumps(record, indent=1) + "\n"),
+        (options.page, page(record)),
+    ):
+        output.prepare(path)
+        output.write_text(path, text)
+        console.print(f"written: {path}", soft_wrap=True)
+    console.print(verdict_table(record, MUSTS))
+    return 0 if all(verdict.is_met for verdict in judge(record, MUSTS)) else 1
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": sys.version.split()[0]}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _measured(path: Path, module: str, *words: object) -> dict:
+    """Run a module with these words and `--json path`, and read that. Raises UserError."""
+    command = [sys.executable, "-m", module, *map(str, words), "--json", str(path)]
+    print("$ " + " ".join(command), file=sys.stderr, flush=True)
+    code = subprocess.run(command, check=False, stdout=sys.stderr).returncode
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        raise UserError(f"{module} ended with exit code {code} and measured nothing") from None
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Measure the deadline contract in steps.")
+    parser.add_argument(
+        "steps",
+        nargs="*",
+        metavar="STEP",
+        choices=["live", *STEPS, "record", []],  # the last stands for none, which argparse checks too
+        help=f"live, {', '.join(STEPS)}, record (default: all)",
+    )
+    parser.add_argument("--parts", type=Path, default=Path("out/deadline_parts"), help="folder of the parts")
+    parser.add_argument("--record", type=Path, default=Path("docs/benchmarks/deadline.json"))
+    parser.add_argument("--page", type=Path, default=Path("docs/deadline.md"))
+    parser.add_argument("--minutes", type=positive, default=MINUTES, help="of `live` in all parts together")
+    parser.add_argument(
+        "--ticks", type=whole(1), default=ACCELERATED_TICKS, help="of `accelerated`, at least"
+    )
+    parser.add_argument("--study-ticks", type=whole(1), default=STUDY_TICKS, help="of each simulated trace")
+    parser.add_argument("--processes", type=whole(1), default=2, help="of `study`")
+    options = parser.parse_args(argv)
+    console, code = Console(), 0
+    for step in options.steps or ["live", *STEPS, "record"]:
+        try:
+            if step == "record":
+                code = max(code, write_record(options, console))
+                continue
+            run_live(options) if step == "live" else run_step(step, options)
+            print(f"{step}: done", file=sys.stderr, flush=True)
+        except UserError as error:
+            print(f"deadline_check: {step}: {error}", file=sys.stderr)
+            if step == "record":
+                return 2
+            code = 1
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,126 @@
+"""The record of the deadline contract: put together from parts, judged, and told as a page.
+
+A part is what one step of `deadline_check` wrote: `step`, `sources_sha256`, `device`, `date`, `versions`,
+`wall_s`, and `figures`, the step's own document. There may be several of `live`.
+"""
+
+from collections.abc import Sequence
+
+from vla_edge_ros.errors import UserError
+from vla_edge_ros.evaluation.gpu_record import Must, Record, Verdict, bare_loop_and_two, judge
+from vla_edge_ros.figures import in_words
+
+KEYS = (
+    *("late_publishes", "bare_loop_late", "ticks", "misses_over_target_max", "goodput_over_causal_min"),
+    *("recovery_ticks", "decision_us_p99", "device", "date", "versions", "sources_sha256"),
+)
+"""What a whole record has at its top level, among other things."""
+
+TICKS, LIVE_SECONDS, STUDY_TICKS = 100_000, 1800, 1_000_000
+"""What a whole record is measured from."""
+
+MUSTS = (
+    Must("ticks, live and accelerated", "ticks", ">=", TICKS),
+    Must("real time under CPU hogs", "live_seconds", ">=", LIVE_SECONDS, None, "s"),
+    Must("SCHED_FIFO priority of the node", "fifo_priority", ">=", 1),
+    Must("late publishes", "late_publishes", "<=", bare_loop_and_two, 0),
+    Must("ticks of each simulated trace", "study_ticks", ">=", STUDY_TICKS),
+    Must("misses over the target, worst trace", "misses_over_target_max", "<=", 1.1, 1.0, "x"),
+    Must("goodput over the causal, worst of five", "goodput_over_causal_min", ">=", 0.9, None, "%", 100),
+    Must("refused where all could be afforded", "refused_where_affordable_max", "<=", 0.01, None, "%", 100),
+    Must("FRESH again after one pass of 80 ms, ticks", "recovery_ticks", "<=", 3, 1),
+    Must("refused after one pass of 80 ms, ticks", "refused_after_hiccup", "<=", 0),
+    Must("admission's own cost a tick, p99", "decision_us_p99", "<=", 50, None, "us"),
+)
+
+_SAME = ("sources_sha256", "device")
+_SUMS = ("ticks", "late_publishes", "skipped_ticks", "fresh", "misses")
+
+
+def merge(parts: Sequence[dict]) -> dict:
+    """The record of these parts; a figure whose step is missing is None.
+
+    Raises UserError, one line, where parts are of different sources or devices, or where there are none.
+    """
+    if not parts:
+        raise UserError("there is no part to make a record of: run a step first")
+    for name in _SAME:
+        found = {part["step"]: part[name] for part in parts}
+        if len({part[name] for part in parts}) > 1:
+            told = ", ".join(f"{step} of {str(value)[:16]}" for step, value in found.items())
+            raise UserError(f"the parts are of different {name}: {told}; run the older ones again")
+    live = [part["figures"] for part in parts if part["step"] == "live"]
+    others = {part["step"]: part["figures"] for part in parts if part["step"] != "live"}
+    accelerated, study = others.get("accelerated", {}), others.get("study", {})
+    recovery, decision = others.get("recovery", {}), others.get("decision", {})
+    latest = max(parts, key=lambda part: part["date"])
+    return {
+        **{name: latest[name] for name in ("date", *_SAME, "versions", "machine")},
+        # Late and bare count only together: without live parts there is nothing to compare.
+        "late_publishes": _sum("late_publishes", [*live, accelerated]) if live else None,
+        "bare_loop_late": sum(part["bare_loop"]["late"] for part in live) if live else None,
+        "ticks": _sum("ticks", [*live, accelerated]) or None,
+        "live_seconds": _sum("seconds", live) or None,
+        "fifo_priority": min((part["fifo_priority"] for part in live), default=None),
+        "misses_over_target_max": study.get("misses_over_target_max"),
+        "goodput_over_causal_min": study.get("goodput_over_causal_min"),
+        "refused_where_affordable_max": study.get("refusals_where_affordable_max"),
+        "study_ticks": study.get("ticks"),
+        "recovery_ticks": recovery.get("recovery_ticks"),
+        "refused_after_hiccup": recovery.get("refused"),
+        "decision_us_p99": decision.get("p99"),
+        "live": {
+            **{name: _sum(name, live) for name in _SUMS},
+            "bare_loop_ticks": sum(part["bare_loop"]["ticks"] for part in live),
+            "start_error_ms_max": max((part["start_error_ms"]["max"] for part in live), default=None),
+            "stretches": len(live),
+            "hogs": max((part["hogs"] for part in live), default=None),
+            "engine": live[-1]["engine"] if live else None,
+        },
+        "accelerated": accelerated,
+        "recovery": recovery,
+        "decision_us": decision,
+        "study": study,
+        "steps": [{name: part[name] for name in ("step", "date", "wall_s")} for part in parts],
+    }
+
+
+def page(record: Record) -> str:
+    """The text of docs/deadline.md."""
+    machine, live = record["machine"], record["live"]
+    versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
+    accelerated = record["accelerated"].get("ticks", 0)
+    lines = [
+        "# The deadline, measured",
+        "",
+        "Generated from `docs/benchmarks/deadline.json` by "
+        "`python -m vla_edge_ros.evaluation.deadline_check record`.",
+        "",
+        "| figure | must | measured | |",
+        "|---|---|---|---|",
+        *(_row(verdict) for verdict in judge(record, MUSTS)),
+        "",
+        f"{record['device']}, {machine['cores']} cores, {machine['platform']}; {versions}; "
+        f"{record['date'][:10]}.",
+        "",
+        f"- Late publishes: {live['ticks']:,} ticks of the real node at 30 Hz, in stretches "
+        f"({live['stretches']}), a process that computes without end on every core, beside "
+        f"{live['bare_loop_ticks']:,} of the bare loop at the same priority, "
+        f"{in_words(record['bare_loop_late'])} of which were late; and {accelerated:,} of the whole "
+        "controller on a virtual clock, over all simulated traces, where only its own logic could be late.",
+        "- Misses and goodput: twelve simulated traces, two targets ([admission.md](admission.md)).",
+        "- FRESH again: the whole controller on a virtual clock; 1 is the next tick.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _row(verdict: Verdict) -> str:
+    must = verdict.must
+    said = {None: "not measured", True: "met", False: "**missed**"}[verdict.is_met]
+    bound, measured = must.words(verdict.bound), must.words(verdict.measured)
+    return f"| {must.what} | {must.sense} {bound} | {measured} | {said} |"
+
+
+def _sum(name: str, figures: Sequence[dict]) -> float:
+    return sum(part.get(name, 0) for part in figures)
