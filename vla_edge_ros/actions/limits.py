@@ -32,7 +32,8 @@ class Limits:
         )
 
     def clamp(self, values: np.ndarray) -> np.ndarray:
-        return values.clip(self.low, self.high)
+        # Twice as quick as `clip`, for a few values.
+        return np.minimum(np.maximum(values, self.low), self.high)
 
     def reach(self, duration_ns: int) -> np.ndarray:
         """The longest way in `duration_ns`."""
@@ -44,7 +45,7 @@ def towards(target: np.ndarray, start: np.ndarray, reach: np.ndarray) -> np.ndar
 
     From a start outside the limits to a clamped target this moves inwards, no faster than anywhere else.
     """
-    return target.clip(start - reach, start + reach)
+    return np.minimum(np.maximum(target, start - reach), start + reach)
 
 
 def limited_waypoints(

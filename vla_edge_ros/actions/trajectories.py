@@ -53,9 +53,10 @@ class TrajectoryGroups:
         pursued = position if self._plan is None else self._plan.target_at(effect_ns)
         period_ns = self._config.period_ns
         points = limited_waypoints(targets, due_ns, effect_ns, position, pursued, self._limits, period_ns)
-        self._prepared = Plan(
-            np.concatenate([[effect_ns], due_ns]), np.concatenate([position[np.newaxis], points])
-        )
+        times_ns, positions = np.empty(len(points) + 1, np.int64), np.empty((len(points) + 1, len(position)))
+        times_ns[0], times_ns[1:] = effect_ns, due_ns
+        positions[0], positions[1:] = position, points
+        self._prepared = Plan(times_ns, positions)
         return points
 
     def take(self, effect_ns: int, stamp_ns: int) -> list[GroupTrajectory]:
