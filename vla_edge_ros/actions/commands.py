@@ -46,7 +46,7 @@ class CommandGroups:
             _Dimension(
                 d.min,
                 d.max,
-                # A motion is limited from zero: a velocity to the greatest speed, a delta to what a tick adds.
+                # A motion is limited from zero: a velocity to its greatest, a delta to what a tick may add.
                 d.max_velocity if d.kind is Kind.VELOCITY else d.max_velocity * period_s,
                 d.kind.is_motion,
                 d.kind.needs_joint_state,
