@@ -64,7 +64,9 @@ class ChunkQueue:
     @property
     def due_ns(self) -> np.ndarray:
         """(n,) due times of `steps`."""
-        return self._anchor_ns + self._period_ns * np.arange(self._next + 1, self._end + 1, dtype=np.int64)
+        first, end = self._next + 1, self._end + 1
+        anchor_ns, period_ns = self._anchor_ns, self._period_ns
+        return np.arange(anchor_ns + period_ns * first, anchor_ns + period_ns * end, period_ns, np.int64)
 
     def step_at(self, effect_ns: int) -> np.ndarray | None:
         """Step floor((effect - A) / dt), or the first that is left; None once the chunk has run out.

@@ -9,6 +9,7 @@ from vla_edge_ros.engine.interface import STAGES, StageTimes
 PASS_STAGES = (*STAGES, "transfer")
 """The stages of a pass, and what is left of its time: the ways to and from the engine, and gaps."""
 
+_FIELDS = [(stage, f"{stage}_ns") for stage in STAGES]
 _WINDOW = 3
 """What counts is the median of so many samples: one slow pass changes nothing, two in a row do at once."""
 _MEAN_GAIN = 1 / 128
@@ -26,8 +27,8 @@ _LN_2 = 0.6931471805599453
 
 def durations_by_stage(stages: StageTimes, total_ns: int) -> dict[str, int]:
     """Nanoseconds by stage of PASS_STAGES of a pass that took `total_ns` from submission to end."""
-    durations = {stage: getattr(stages, f"{stage}_ns") for stage in STAGES}
-    durations["transfer"] = max(0, total_ns - sum(durations.values()))
+    durations = {stage: getattr(stages, field) for stage, field in _FIELDS}
+    durations["transfer"] = max(0, total_ns - stages.total_ns)
     return durations
 
 
@@ -63,7 +64,8 @@ class _Stage:
 
     def level_ns(self, context_tokens: int) -> float:
         slope = self._slope
-        return max(0.0, _lower_median([ns + slope * (context_tokens - n) for ns, n in self._samples]))
+        levels = sorted([ns + slope * (context_tokens - n) for ns, n in self._samples])
+        return max(0.0, levels[(len(levels) - 1) // 2])
 
     def long_run_ns(self, context_tokens: int) -> float:
         return max(0.0, self._mean_ns + self._slope * (context_tokens - self._mean_tokens))

@@ -58,17 +58,19 @@ class BoundedPoll:
     """
 
     def __init__(self, fd: int):
-        self._poll_fd = _PollFd(fd, select.POLLIN, 0)
         self._timeout = Timespec()
+        self._poll_fd = _PollFd(fd, select.POLLIN, 0)
+        self._fds = ctypes.byref(self._poll_fd), ctypes.c_ulong(1)
+        self._at_most = ctypes.byref(self._timeout)
 
     def is_readable_by(self, until_ns: int | None) -> bool:
         """True as soon as there is something to read; False once the steady clock is at `until_ns`."""
-        timeout = None if until_ns is None else ctypes.byref(self._timeout)
+        timeout = None if until_ns is None else self._at_most
         while True:
             if until_ns is not None:
                 remaining_ns = max(0, until_ns - time.monotonic_ns())
                 self._timeout.seconds, self._timeout.nanoseconds = divmod(remaining_ns, 1_000_000_000)
-            ready = libc.ppoll(ctypes.byref(self._poll_fd), ctypes.c_ulong(1), timeout, None)
+            ready = libc.ppoll(*self._fds, timeout, None)
             if ready >= 0:
                 return ready > 0
             if ctypes.get_errno() != errno.EINTR:
