@@ -20,8 +20,8 @@ def detokenise(tokens: np.ndarray, vocabulary_size: int) -> np.ndarray:
     if tokens.dtype.kind not in "iu":
         raise ValueError(f"action tokens are {tokens.dtype}, wanted integers")
     index = vocabulary_size - tokens.astype(np.int64)
-    if index.size and not 1 <= index.min() <= index.max() <= N_BINS:
-        outside = (index < 1) | (index > N_BINS)
+    outside = (index < 1) | (index > N_BINS)
+    if outside.any():
         raise ValueError(
             f"token {tokens[outside].flat[0]} is no action: wanted {vocabulary_size - N_BINS} to "
             f"{vocabulary_size - 1}, the last {N_BINS} rows of a vocabulary of {vocabulary_size}"
