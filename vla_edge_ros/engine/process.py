@@ -176,8 +176,9 @@ class ProcessEngine:
         return result
 
     def _send(self, work: PromptWork | FrameWork) -> None:
-        evicted = self._evicted
-        order = Order(work, np.concatenate(evicted)) if evicted else Order(work)
+        order = Order(work)
+        if self._evicted:
+            order.evicted = np.concatenate(self._evicted)
         # Closed: the next wait reads what the child said before it ended, then how it ended. Full: it hangs.
         with self._sending, contextlib.suppress(MailboxClosed, MailboxFull):
             if not self._failure:
