@@ -50,7 +50,7 @@ class FakeDriver:
         self._options = ""
         self._result_dtype = result_dtype(hidden_size)
         sizes = dict.fromkeys(SIZE_NAMES, 4096)
-        sizes["command"] = -(-command_dtype(n_slots).itemsize // 8) * 8
+        sizes["command"] = self.command_bytes = -(-command_dtype(n_slots).itemsize // 8) * 8
         sizes["result"] = -(-self._result_dtype.itemsize // 8) * 8
         self.constants = {
             b"SIZES": np.array([sizes[name] for name in SIZE_NAMES], np.uint64).tobytes(),

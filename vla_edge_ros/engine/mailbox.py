@@ -166,7 +166,7 @@ class Mailbox:
         _HEADER.pack_into(self._send_buffer, 0, kind, 0, 0, 0, *counts, work.work_id, *times)
         offset = 0
         for array, count in zip(arrays, counts, strict=True):
-            self._out_ints[offset : offset + count] = array
+            np.copyto(self._out_ints[offset : offset + count], array)
             offset += count
         return _HEADER.size + 4 * offset
 
