@@ -117,7 +117,7 @@ def test_without_joint_states_nothing_is_sent_and_the_clamped_action_is_still_sh
     assert loop.trajectories == []
     assert loop.planner.last_action == pytest.approx([0.5], abs=5 / 255)
     loop.fresh(row(1))
-    assert loop.planner.last_action.tolist() == [1.0]
+    assert loop.planner.last_action == [1.0]
 
 
 def test_old_joint_states_are_no_start(loop_of, row):
@@ -403,7 +403,7 @@ def test_joint_deltas_stop_at_the_limit(loop_of, row):
     loop = loop_of([Dimension("a", Kind.JOINT_DELTA, -1, 1, 1.0, 5.0)], low=-0.03, high=0.03)
     loop.see(0.99)
     loop.fresh(row(1))
-    assert loop.planner.last_action.tolist() == [1.0]
+    assert loop.planner.last_action == [1.0]
 
 
 # What comes in

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from processes import run_python
 
 from vla_edge_ros.control import realtime
-from vla_edge_ros.control.realtime import set_fifo_priority, settle_memory, sleep_until
+from vla_edge_ros.control.realtime import set_fifo_priority, settle_memory
 from vla_edge_ros.control.schedule import next_tick
-from vla_edge_ros.engine.linux import process_memory
+from vla_edge_ros.engine.linux import process_memory, sleep_until
 
 PERIOD_NS = 33_333_000
 

@@ -12,7 +12,14 @@ from vla_edge_ros.engine import factory
 from vla_edge_ros.engine.cuda import compiler
 from vla_edge_ros.engine.factory import cuda_obstacle, make_engine
 from vla_edge_ros.engine.fake import FakeEngine
-from vla_edge_ros.engine.interface import EngineError, EngineSpec, FrameWork, PromptWork, WorkStatus
+from vla_edge_ros.engine.interface import (
+    EngineError,
+    EngineInfo,
+    EngineSpec,
+    FrameWork,
+    PromptWork,
+    WorkStatus,
+)
 from vla_edge_ros.engine.numpy_engine import NumpyEngine
 from vla_edge_ros.engine.presets import PRESETS
 from vla_edge_ros.perception.frame_buffer import FrameBuffer
@@ -71,10 +78,18 @@ def test_cuda_asked_for_by_name_is_the_cuda_engine(frames, cuda_runs_here):
     assert make_engine(EngineSpec(backend="cuda"), frames) == ("cuda", frames)
 
 
-def test_auto_does_not_move_an_arm_by_an_engine_on_trial(frames, cuda_runs_here):
-    info = make_engine(EngineSpec(backend="auto"), frames).configure()
-    assert info.backend == "numpy"
-    assert info.notes[-1] == f"backend auto chose numpy: {factory.CUDA_IS_ON_TRIAL}"
+def test_auto_is_cuda_where_that_can_run_and_says_so(frames, monkeypatch):
+    described = EngineInfo("cuda", "cuda-1x8", vocabulary_size=513, embedding_size=192)
+    module = types.ModuleType(CUDA_MODULE)
+    module.CudaEngine = lambda spec, frames: types.SimpleNamespace(
+        configure=lambda: replace(described, backend=spec.backend, plan_id=spec.plan),
+        **dict.fromkeys(("submit", "wait", "evict", "close")),
+    )
+    monkeypatch.setitem(sys.modules, CUDA_MODULE, module)
+    monkeypatch.setattr(factory, "cuda_obstacle", lambda *_: "")
+    info = make_engine(EngineSpec(backend="auto", plan="cuda-1x8"), frames).configure()
+    assert (info.backend, info.plan_id) == ("cuda", "cuda-1x8")
+    assert info.notes == ("backend auto chose cuda: device, driver, libraries and kernels are there",)
 
 
 def test_a_plan_of_cuda_is_not_quietly_dropped_by_another_engine(frames, monkeypatch):

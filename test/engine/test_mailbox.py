@@ -13,11 +13,11 @@ from vla_edge_ros.engine.interface import FrameWork, PromptWork, StageTimes, Wor
 from vla_edge_ros.engine.mailbox import (
     MAX_STEPS,
     Close,
-    Evict,
     Kind,
     Mailbox,
     MailboxClosed,
     MailboxFull,
+    Order,
     Text,
     connected_pair,
 )
@@ -67,10 +67,10 @@ def results(draw):
     )
 
 
+prompts = st.builds(PromptWork, work_ids, st.shared(slots, key="prompt"), st.shared(slots, key="prompt"))
 messages = st.one_of(
-    st.builds(PromptWork, work_ids, st.shared(slots, key="prompt"), st.shared(slots, key="prompt")),
-    st.builds(FrameWork, work_ids, slots, slots, slots, times_ns),
-    st.builds(Evict, slots),
+    st.builds(Order, prompts | st.builds(FrameWork, work_ids, slots, slots, slots, times_ns), slots),
+    st.builds(Order, prompts),
     st.builds(Close),
     st.builds(Text, st.sampled_from([Kind.SPEC, Kind.INFO, Kind.ERROR]), st.text(max_size=500)),
     results(),
@@ -81,7 +81,7 @@ def assert_same(got, sent):
     assert type(got) is type(sent)
     for field in dataclasses.fields(sent):
         a, b = getattr(got, field.name), getattr(sent, field.name)
-        if isinstance(b, PassSignals):
+        if isinstance(b, PassSignals | PromptWork | FrameWork):
             assert_same(a, b)
         elif isinstance(b, np.ndarray):
             assert a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes(), field.name
@@ -123,8 +123,8 @@ def test_the_largest_work_of_a_cache_fits(pair):
         PromptWork(1, everything, everything),
         FrameWork(2, everything, everything[:32], everything[:8]),
     ):
-        here.send(work)
-        assert_same(there.receive(None), work)
+        here.send(Order(work, everything))
+        assert_same(there.receive(None), Order(work, everything))
 
 
 def test_the_largest_result_fits(pair):
@@ -140,7 +140,7 @@ def test_the_largest_result_fits(pair):
 @pytest.mark.parametrize(
     "message",
     [
-        Evict(np.zeros(2 * N_SLOTS + 10_000, np.int32)),
+        Order(PromptWork(1, *[np.zeros(N_SLOTS, np.int32)] * 2), np.zeros(N_SLOTS + 10_000, np.int32)),
         Text(Kind.ERROR, "x" * 100_000),
         WorkResult(1, WorkStatus.DONE, tokens=np.zeros((MAX_STEPS + 1, 7), np.int32)),
         WorkResult(1, WorkStatus.DONE, tokens=np.zeros((1, 9), np.int32)),
@@ -180,7 +180,7 @@ def test_send_never_waits_for_a_peer_that_does_not_read_and_its_memory_is_bounde
     n_sent = 0
     with pytest.raises(MailboxFull):
         while n_sent < 10_000:
-            here.send(Evict(np.zeros(N_SLOTS, np.int32)))
+            here.send(Order(PromptWork(1, *[np.zeros(N_SLOTS, np.int32)] * 2)))
             n_sent += 1
     assert 0 < n_sent < 1000
 
@@ -196,7 +196,7 @@ def test_the_end_of_the_peer_ends_a_wait_and_fails_a_send(pair):
 
 def test_the_last_words_of_a_peer_that_dies_with_records_unread_are_still_heard(pair):
     here, there = pair
-    here.send(Evict(np.zeros(3, np.int32)))
+    here.send(Order(PromptWork(1, *[np.zeros(3, np.int32)] * 2)))
     there.send(Text(Kind.ERROR, "out of memory"))
     there.close()
     assert here.receive(None) == Text(Kind.ERROR, "out of memory")

@@ -164,15 +164,6 @@ def test_a_stopped_child_holds_a_wait_to_its_bound_only(start):
     assert engine.wait(later()).status is WorkStatus.DONE
 
 
-def test_a_child_that_reads_nothing_more_is_a_failed_engine_and_never_blocks(start):
-    engine = start()
-    os.kill(engine.pid, signal.SIGSTOP)
-    for _ in range(2000):
-        engine.evict(SLOTS)
-    failure = engine.wait(later())
-    assert (failure.status, failure.error) == (WorkStatus.FAILED, "engine process does not read its mailbox")
-
-
 @pytest.mark.parametrize("moment", ["before submit", "while a pass runs", "after the pass"])
 def test_a_killed_child_is_a_failed_result_at_once_and_for_ever(start, moment):
     engine = start("fake:service_ms=60000" if moment == "while a pass runs" else "fake")

@@ -5,7 +5,7 @@ import pytest
 
 from vla_edge_ros.engine.child import info_from_json, info_to_json, serve
 from vla_edge_ros.engine.interface import EngineError, EngineInfo, PromptWork, WorkResult, WorkStatus
-from vla_edge_ros.engine.mailbox import Close, Evict, Mailbox, connected_pair
+from vla_edge_ros.engine.mailbox import Close, Mailbox, Order, connected_pair
 
 SLOTS = np.arange(4, dtype=np.int32)
 
@@ -33,7 +33,7 @@ class ScriptedEngine:
     def evict(self, slots):
         if self.error and self.raises_in == "evict":
             raise self.error
-        self.evicted.extend(slots.tolist())
+        self.evicted.append((self.work and self.work.work_id, slots.tolist()))
 
     def close(self):
         self.is_closed = True
@@ -50,11 +50,12 @@ def ends():
 def test_work_and_evictions_are_served_in_order_until_closed(ends):
     parent, child = ends
     engine = ScriptedEngine()
-    for message in (PromptWork(1, SLOTS, SLOTS), Evict(SLOTS[1:3]), PromptWork(2, SLOTS, SLOTS), Close()):
+    first, second = (PromptWork(n, SLOTS, SLOTS) for n in (1, 2))
+    for message in (Order(first), Order(second, SLOTS[1:3]), Close()):
         parent.send(message)
     assert serve(child, engine) == 0
     assert [parent.receive(None).work_id for _ in range(2)] == [1, 2]
-    assert engine.evicted == [1, 2]
+    assert engine.evicted == [(1, [1, 2])], "after the first work, before the second"
     assert engine.is_closed
 
 
@@ -69,7 +70,7 @@ def test_work_and_evictions_are_served_in_order_until_closed(ends):
 )
 def test_an_exception_in_a_pass_is_one_line_of_failure_and_the_end(ends, capsys, error, line):
     parent, child = ends
-    parent.send(PromptWork(9, SLOTS, SLOTS))
+    parent.send(Order(PromptWork(9, SLOTS, SLOTS)))
     assert serve(child, ScriptedEngine(error)) == 1
     result = parent.receive(None)
     assert (result.work_id, result.status, result.error) == (9, WorkStatus.FAILED, line)
@@ -78,10 +79,10 @@ def test_an_exception_in_a_pass_is_one_line_of_failure_and_the_end(ends, capsys,
 
 def test_an_exception_in_an_eviction_is_a_failure_too(ends):
     parent, child = ends
-    parent.send(Evict(SLOTS))
+    parent.send(Order(PromptWork(9, SLOTS, SLOTS), SLOTS))
     assert serve(child, ScriptedEngine(IndexError("slot 99"), raises_in="evict")) == 1
     result = parent.receive(None)
-    assert (result.status, result.error) == (WorkStatus.FAILED, "IndexError: slot 99")
+    assert (result.work_id, result.status, result.error) == (9, WorkStatus.FAILED, "IndexError: slot 99")
 
 
 def test_engine_information_survives_json():

@@ -34,7 +34,6 @@ class FakeDriver:
 
     CU_MEMHOSTALLOC_DEVICEMAP = CU_MEMHOSTREGISTER_DEVICEMAP = 2
     CUstream_flags = SimpleNamespace(CU_STREAM_NON_BLOCKING=1)
-    CUevent_flags = SimpleNamespace(CU_EVENT_BLOCKING_SYNC=1)
     CUctx_flags = SimpleNamespace(CU_CTX_SCHED_BLOCKING_SYNC=4)
     CUfunction_attribute = SimpleNamespace(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES=8)
     CUstreamCaptureMode = SimpleNamespace(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL=1)
@@ -51,7 +50,7 @@ class FakeDriver:
         self._options = ""
         self._result_dtype = result_dtype(hidden_size)
         sizes = dict.fromkeys(SIZE_NAMES, 4096)
-        sizes["command"] = -(-command_dtype(n_slots).itemsize // 8) * 8
+        sizes["command"] = self.command_bytes = -(-command_dtype(n_slots).itemsize // 8) * 8
         sizes["result"] = -(-self._result_dtype.itemsize // 8) * 8
         self.constants = {
             b"SIZES": np.array([sizes[name] for name in SIZE_NAMES], np.uint64).tobytes(),
@@ -125,12 +124,6 @@ class FakeDriver:
 
     def _cuStreamDestroy(self, stream):
         return self._drop("stream", stream)
-
-    def _cuEventCreate(self, flags):
-        return self._make("event")
-
-    def _cuEventDestroy(self, event):
-        return self._drop("event", event)
 
     def _cuMemHostAlloc(self, n_bytes, flags):
         memory = np.zeros(n_bytes, np.uint8)

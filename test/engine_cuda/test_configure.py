@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from vla_edge_ros.engine.cuda.compiler import Compiler, find_build
+from vla_edge_ros.engine.cuda.kernels import command_dtype
 from vla_edge_ros.engine.cuda.plan import candidates
 from vla_edge_ros.engine.interface import EngineError, EngineSpec
 from vla_edge_ros.engine.presets import PRESETS
@@ -267,6 +268,33 @@ def find_build_of_nothing():
     from vla_edge_ros.engine.cuda.compiler import Build
 
     return Build("sm_90", "nvcc13.0.48", "0" * 8)
+
+
+def test_a_pass_is_launched_with_all_of_its_command(fake):
+    driver, _, make = fake
+    engine = make(replace(SPEC, plan=id_of()))
+    engine.configure()
+    seen, dtype = [], command_dtype(SPEC.n_slots)
+
+    def launch(graph, stream):
+        (memory,) = (m for m in driver._host.values() if m.nbytes == driver.command_bytes)
+        seen.append(memory[: dtype.itemsize].view(dtype)[0].copy())
+        return (fake_cuda.Result.CUDA_SUCCESS,)
+
+    driver.cuGraphLaunch = launch
+    slots = np.arange(100, 300, dtype=np.int32)
+    limits = {"abort_ns": 10**18, "prefill_layer_ns": 1 << 40, "decode_layer_ns": 7}
+    for n_context in (150, 3):
+        engine._decoder.begin(slots[:n_context], slots[-32:], 8, **limits)
+    first, second = seen
+    names = ("n_context", "n_tokens", "n_steps", "is_frame", "is_void", "is_aborted", "abort_ns")
+    assert [int(first[name]) for name in names] == [150, 32, 8, 1, 0, 0, 10**18]
+    assert (first["prefill_layer_ns"], first["decode_layer_ns"]) == (2**32 - 1, 7), "as long as 32 bits tell"
+    assert second["n_context"] == 3 and second["epoch"] > first["epoch"]
+    for command, n_context in ((first, 150), (second, 3)):
+        assert np.array_equal(command["context_slots"][:n_context], slots[:n_context])
+        assert np.array_equal(command["token_slots"], slots[-32:])
+    engine.close()
 
 
 def test_frames_of_passes_are_not_needed_to_configure(fake):

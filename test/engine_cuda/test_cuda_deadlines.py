@@ -11,7 +11,16 @@ import pytest
 
 from vla_edge_ros.engine.cuda.device_clock import DeviceClock
 from vla_edge_ros.engine.cuda.kernels import command_dtype, last_mark_ns, part_ends_ns, result_dtype
-from vla_edge_ros.engine.interface import EngineInfo, EngineSpec, FrameWork, StageTimes, WorkStatus
+from vla_edge_ros.engine.interface import (
+    EngineBusy,
+    EngineError,
+    EngineInfo,
+    EngineSpec,
+    FrameWork,
+    PromptWork,
+    StageTimes,
+    WorkStatus,
+)
 from vla_edge_ros.engine.pace import STEP
 
 A, N_LAYERS, HIDDEN, MS = 7, 4, 16, 1_000_000
@@ -37,6 +46,7 @@ class MadeUpDevice:
     """Takes no time: a pass of these parts is told in device time, and stops after layers as the kernels do.
 
     voids: what the next passes find instead of a whole frame, as in `Result.is_void`.
+    waits: (until_ns, least_ns) of every wait. is_done, fault: what the next ones find.
     """
 
     copy_ns, vision_ns, prefill_ns, step_ns = MS, MS, 4 * MS, 2 * MS
@@ -48,7 +58,16 @@ class MadeUpDevice:
         self.told = np.zeros((), result_dtype(HIDDEN))
         self.begun: list[dict] = []
         self.voids: list[int] = []
+        self.waits: list[tuple[int, int]] = []
+        self.is_done, self.fault = True, None
         self.clock.observe(NOW, NOW + self.offset_ns, NOW + self.offset_ns, NOW)
+
+    def close(self):
+        pass
+
+    def fill_prompt(self, tokens, slots):
+        if self.fault is not None:
+            raise self.fault
 
     def begin(self, context_slots, frame_slots, n_steps, **limits):
         self.begun.append(limits)
@@ -83,8 +102,16 @@ class MadeUpDevice:
         if in_prefill:
             self.told["prefill_ended_ns"] = now
 
-    def finish(self):
+    def is_over_by(self, until_ns, least_ns):
+        self.waits.append((until_ns, least_ns))
+        if self.fault is not None:
+            raise self.fault
+        return self.is_done
+
+    def outcome(self):
         return self.told
+
+    finish = outcome
 
 
 @pytest.fixture
@@ -184,6 +211,68 @@ def test_a_frame_that_is_overtaken_is_read_again_and_none_is_no_frame(made):
     assert len(device.begun) == 3
     device.voids = [1]
     assert run(engine, NOW + LONG_NS).status is WorkStatus.NO_FRAME
+
+
+def test_a_pass_is_waited_for_asleep_as_long_as_it_takes_at_least(made):
+    engine, device = made
+    run(engine)
+    run(engine)
+    # 20 ms at least: 1 + 1 + 4 + 7 x 2; of the first nothing was known.
+    assert device.waits == [(NOW + LONG_NS, 0), (NOW + LONG_NS, 20 * MS)]
+
+
+def test_a_pass_that_still_runs_is_no_result_and_can_be_waited_for_again(made):
+    engine, device = made
+    device.is_done = False
+    assert run(engine) is None
+    with pytest.raises(EngineBusy, match="work 2 was submitted before work 1 was claimed"):
+        run(engine, work_id=2)
+    device.is_done = True
+    assert engine.wait(NOW + LONG_NS).status is WorkStatus.DONE
+    assert engine.wait(NOW + LONG_NS) is None
+
+
+@pytest.mark.parametrize(
+    ("fault", "error"),
+    [
+        (
+            EngineError("CUDA call failed: CUDA_ERROR_UNKNOWN (999)"),
+            "CUDA call failed: CUDA_ERROR_UNKNOWN (999)",
+        ),
+        (ZeroDivisionError("a defect\nof two lines"), "ZeroDivisionError: a defect of two lines"),
+    ],
+)
+def test_whatever_goes_wrong_is_a_failed_result_that_names_it_and_stays(made, fault, error):
+    engine, device = made
+    device.fault = fault
+    result = run(engine)
+    assert (result.work_id, result.status, result.error) == (1, WorkStatus.FAILED, error)
+    device.fault = None
+    for again in (engine.wait(NOW), run(engine, work_id=2)):
+        assert (again.status, again.error) == (WorkStatus.FAILED, error)
+    assert len(device.begun) == 1, "the device is left alone"
+
+
+def test_a_prompt_that_cannot_be_written_is_a_failed_result(made):
+    engine, device = made
+    device.fault = KeyError("embedding")
+    engine.submit(PromptWork(5, SLOTS[:3], SLOTS[:3]))
+    result = engine.wait(NOW)
+    assert (result.work_id, result.status, result.error) == (5, WorkStatus.FAILED, "KeyError: 'embedding'")
+
+
+def test_a_pass_that_ends_early_or_without_numbers_is_a_failure(made, monkeypatch):
+    engine, device = made
+    begin = device.begin
+
+    def begin_short(*arguments, **limits):
+        begin(*arguments, **limits)
+        device.told["steps_done"] = 3
+
+    monkeypatch.setattr(device, "begin", begin_short)
+    result = run(engine)
+    assert result.status is WorkStatus.FAILED
+    assert result.error == "the pass ended after 3 of 7 steps or its logits are not finite"
 
 
 def test_marks_that_a_pass_did_not_come_to_are_not_taken_from_the_one_before():

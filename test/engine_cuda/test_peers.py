@@ -10,10 +10,11 @@ torch = pytest.importorskip("torch", reason=REASON)
 pytest.importorskip("transformers", reason=REASON)
 
 from vla_edge_ros.engine.cuda import peer_attention
+from vla_edge_ros.engine.cuda.benchmark import full_context
 from vla_edge_ros.engine.cuda.hugging_face_peers import HuggingFaceCompiled, HuggingFaceEager
 from vla_edge_ros.engine.cuda.peer_attention import WAYS, fastest, products
 from vla_edge_ros.engine.cuda.peer_scene import make_scene
-from vla_edge_ros.engine.cuda.peers import COMPETITORS, full_context
+from vla_edge_ros.engine.cuda.peers import COMPETITORS
 from vla_edge_ros.engine.cuda.static_qwen2 import StaticQwen2
 from vla_edge_ros.engine.presets import PRESETS
 

@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-import numpy as np
-
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
@@ -31,13 +29,13 @@ class ChunkQueue:
         self._ttl_ns = ttl_ns
         self._min_lead_ns = min_lead_ns
         self._anchors_at_capture = anchors_at_capture
-        self._steps = np.empty((0, 0))
+        self._steps: list[list[float]] = []
         self._anchor_ns = 0
         self._next = 0
         self._end = 0
 
-    def accept(self, steps: np.ndarray, capture_ns: int, effect_ns: int) -> Accepted:
-        """Replace the queue by what is left of `steps` (K, A); the array is kept.
+    def accept(self, steps: list[list[float]], capture_ns: int, effect_ns: int) -> Accepted:
+        """Replace the queue by what is left of `steps` (K, A), whose rows are kept.
 
         A chunk with nothing left changes nothing: the older one is followed to its own end. Steps that a
         newer chunk replaces are not counted as dropped.
@@ -57,16 +55,16 @@ class ChunkQueue:
         return Accepted(left, n_steps - left)
 
     @property
-    def steps(self) -> np.ndarray:
-        """(n, A) view of the steps that are left."""
+    def steps(self) -> list[list[float]]:
+        """(n, A): the rows of the steps that are left."""
         return self._steps[self._next : self._end]
 
     @property
-    def due_ns(self) -> np.ndarray:
+    def due_ns(self) -> list[int]:
         """(n,) due times of `steps`."""
-        return self._anchor_ns + self._period_ns * np.arange(self._next + 1, self._end + 1, dtype=np.int64)
+        return [self._anchor_ns + self._period_ns * i for i in range(self._next + 1, self._end + 1)]
 
-    def step_at(self, effect_ns: int) -> np.ndarray | None:
+    def step_at(self, effect_ns: int) -> list[float] | None:
         """Step floor((effect - A) / dt), or the first that is left; None once the chunk has run out.
 
         The steps before it are over.

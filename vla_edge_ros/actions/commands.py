@@ -2,20 +2,38 @@
 
 import math
 from array import array
-
-import numpy as np
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from vla_edge_ros.actions.config import ActionConfig
 from vla_edge_ros.actions.hold import held, rest_ns
-from vla_edge_ros.actions.limits import Limits, towards
+from vla_edge_ros.actions.limits import SECOND_NS
 from vla_edge_ros.actions.messages import GroupCommand
 from vla_edge_ros.actions.policy import Interface, Kind, Policy
+
+
+class _Dimension(NamedTuple):
+    """Lowest and highest value, how far from where it is limited, and what its kind says."""
+
+    low: float
+    high: float
+    reach: float
+    is_motion: bool
+    needs_start: bool
+
+    def limited(self, step: float, last: float) -> float:
+        """`step` within the limits, and no further from `last` than a tick may bring it."""
+        target = min(max(step, self.low), self.high)
+        start = 0.0 if self.is_motion else last
+        return target if math.isnan(start) else min(max(target, start - self.reach), start + self.reach)
 
 
 class CommandGroups:
     """Knows the last command of each dimension, NaN where there is none to hold or to limit from.
 
-    columns: the D dimensions of the action that no trajectory group sends; arrays here are of them. Those in
+    Numbers and no arrays: a few values are computed on every tick, which takes NumPy several times as long.
+
+    columns: the D dimensions of the action that no trajectory group sends; values here are of them. Those in
     no group at all are followed like the others and not sent.
     """
 
@@ -23,24 +41,29 @@ class CommandGroups:
         planned = policy.columns(Interface.TRAJECTORY)
         self.columns = [i for i in range(len(policy.dimensions)) if i not in planned]
         dimensions = [policy.dimensions[i] for i in self.columns]
-        self._limits = Limits.of(dimensions)
-        self._is_motion = np.array([d.kind.is_motion for d in dimensions], bool)
-        self._needs_start = np.array([d.kind.needs_joint_state for d in dimensions], bool)
-        # A motion is limited from zero: a velocity to the greatest speed, a delta to what a tick may add.
-        is_velocity = np.array([d.kind is Kind.VELOCITY for d in dimensions], bool)
-        self._reach = np.where(is_velocity, self._limits.max_velocity, self._limits.reach(config.period_ns))
+        period_s = config.period_ns / SECOND_NS
+        self._dimensions = [
+            _Dimension(
+                d.min,
+                d.max,
+                # A motion is limited from zero: a velocity to its greatest, a delta to what a tick may add.
+                d.max_velocity if d.kind is Kind.VELOCITY else d.max_velocity * period_s,
+                d.kind.is_motion,
+                d.kind.needs_joint_state,
+            )
+            for d in dimensions
+        ]
         self._outputs = []
         names = [d.name for d in dimensions]
         for group in policy.groups:
             if group.interface is Interface.COMMAND:
                 command = GroupCommand(group.name, group.joints, array("d", [0.0] * len(group.joints)))
-                indices = [names.index(joint) for joint in group.joints]
-                self._outputs.append((command, np.frombuffer(command.values), indices))
+                self._outputs.append((command, [names.index(joint) for joint in group.joints]))
         self.reset()
 
     def reset(self) -> None:
         """Nothing has been sent."""
-        self._last = np.where(self._is_motion, 0.0, np.nan)
+        self._last = [0.0 if d.is_motion else math.nan for d in self._dimensions]
         self._last_ns: int | None = None
         self._zero_ns = 0
         self.restart()
@@ -49,45 +72,51 @@ class CommandGroups:
         """The next step is limited from the measured position; until then the last command is held."""
         self._is_first = True
 
-    def start(self, measured: np.ndarray) -> np.ndarray:
+    def start(self, measured: Sequence[float]) -> list[float]:
         """(D,) what the steps of a new chunk are limited from."""
         if self._is_first:
-            self._last[self._needs_start] = measured[self._needs_start]
+            for i, dimension in enumerate(self._dimensions):
+                if dimension.needs_start:
+                    self._last[i] = measured[i]
         return self._last
 
     def advance(
-        self, step: np.ndarray | None, measured: np.ndarray, effect_ns: int, expiry_ns: int
-    ) -> np.ndarray:
+        self, step: Sequence[float] | None, measured: Sequence[float], effect_ns: int, expiry_ns: int
+    ) -> list[float]:
         """(D,) the values for `effect_ns`: `step` limited, or held where it is None.
 
         expiry_ns: when the chunk of the step is too old, or now where motion must stop at once.
         """
         if step is not None:
-            values = self._limited(step)
             self._zero_ns = rest_ns(effect_ns, expiry_ns)
             self._is_first = False
-        else:
-            # Held before any step: where the arm is, once, and not wherever it sags to.
-            self._last = np.where(self._needs_start & np.isnan(self._last), measured, self._last)
-            zero_ns = min(self._zero_ns, expiry_ns)
-            values = held(self._last, self._is_motion, self._last_ns, zero_ns, effect_ns)
-        self._last = np.where(self._needs_start & np.isnan(self._last), np.nan, values)
+        zero_ns = min(self._zero_ns, expiry_ns)
+        values = []
+        for i, (dimension, last) in enumerate(zip(self._dimensions, self._last, strict=True)):
+            has_start = not (dimension.needs_start and math.isnan(last))
+            if step is not None:
+                value = dimension.limited(step[i], last)
+            else:
+                # Held before any step: where the arm is, once, and not wherever it sags to.
+                last = last if has_start else measured[i]
+                has_start = not (dimension.needs_start and math.isnan(last))
+                value = held(last, dimension.is_motion, self._last_ns, zero_ns, effect_ns)
+            values.append(value)
+            self._last[i] = value if has_start else math.nan
         self._last_ns = effect_ns
         return values
 
     def rest(self) -> None:
-        self._last[self._is_motion] = 0.0
+        for i, dimension in enumerate(self._dimensions):
+            if dimension.is_motion:
+                self._last[i] = 0.0
 
     def messages(self) -> list[GroupCommand]:
         """The last commands; a group with a dimension that has none is left out."""
         complete = []
-        for command, values, indices in self._outputs:
-            values[:] = self._last[indices]
+        for command, indices in self._outputs:
+            for place, i in enumerate(indices):
+                command.values[place] = self._last[i]
             if all(map(math.isfinite, command.values)):
                 complete.append(command)
         return complete
-
-    def _limited(self, step: np.ndarray) -> np.ndarray:
-        start = np.where(self._is_motion, 0.0, self._last)
-        target = self._limits.clamp(step)
-        return np.where(np.isnan(start), target, towards(target, start, self._reach))

@@ -1,7 +1,5 @@
 """What a dimension is sent on a tick that has no step for it."""
 
-import numpy as np
-
 DECAY_NS = 100_000_000
 """A held velocity or end-effector delta has come to zero this long after its last step."""
 
@@ -11,11 +9,12 @@ def rest_ns(effect_ns: int, expiry_ns: int) -> int:
     return min(effect_ns + DECAY_NS, expiry_ns)
 
 
-def held(last: np.ndarray, is_motion: np.ndarray, last_ns: int, zero_ns: int, effect_ns: int) -> np.ndarray:
-    """The values to send at `effect_ns` after `last` (A,) was sent at the earlier `last_ns`.
+def held(last: float, is_motion: bool, last_ns: int, zero_ns: int, effect_ns: int) -> float:
+    """The value of one dimension to send at `effect_ns` after `last` was sent at the earlier `last_ns`.
 
     Positions repeat and a gripper stays latched. Where `is_motion`, the value goes to zero at `zero_ns` in a
     straight line from the last step, however many ticks lie between; it never changes sign.
     """
-    left = (zero_ns - effect_ns) / (zero_ns - last_ns) if effect_ns < zero_ns else 0.0
-    return np.where(is_motion, last * left, last)
+    if not is_motion:
+        return last
+    return last * ((zero_ns - effect_ns) / (zero_ns - last_ns)) if effect_ns < zero_ns else last * 0.0

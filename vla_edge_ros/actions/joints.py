@@ -4,16 +4,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from vla_edge_ros.errors import one_line
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredJoints:
-    """positions: (n,) in the order of the wanted names; receipt_ns on the steady clock."""
+    """positions: in the order of the wanted names; receipt_ns on the steady clock."""
 
-    positions: np.ndarray
+    positions: tuple[float, ...]
     receipt_ns: int
 
 
@@ -42,7 +40,7 @@ class JointStates:
             self.refused += 1
             return one_line(f"joint_states refused: {reason}")
         at = {name: i for i, name in enumerate(names)}
-        measured = np.array([positions[at[name]] for name in self._wanted], dtype=float)
+        measured = tuple(float(positions[at[name]]) for name in self._wanted)
         self.latest = MeasuredJoints(measured, receipt_ns)
         return None
 

@@ -15,8 +15,12 @@ BRAKING_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of D dimensions: lowest and highest value, greatest speed and deceleration; each (D,) float64."""
+    """Of D dimensions: lowest and highest value, greatest speed and deceleration; each (D,) float64.
 
+    rows: the first three by dimension, as numbers: of these few values arrays would cost every tick more.
+    """
+
+    rows: tuple[tuple[float, float, float], ...]
     low: np.ndarray
     high: np.ndarray
     max_velocity: np.ndarray
@@ -25,6 +29,7 @@ class Limits:
     @classmethod
     def of(cls, dimensions: Sequence[Dimension]) -> "Limits":
         return cls(
+            tuple((d.min, d.max, d.max_velocity) for d in dimensions),
             np.array([d.min for d in dimensions]),
             np.array([d.max for d in dimensions]),
             np.array([d.max_velocity for d in dimensions]),
@@ -33,6 +38,10 @@ class Limits:
 
     def clamp(self, values: np.ndarray) -> np.ndarray:
         return values.clip(self.low, self.high)
+
+    def clamped(self, values: Sequence[float]) -> list[float]:
+        """`clamp`, of numbers."""
+        return [min(max(value, low), high) for value, (low, high, _) in zip(values, self.rows, strict=True)]
 
     def reach(self, duration_ns: int) -> np.ndarray:
         """The longest way in `duration_ns`."""
@@ -48,14 +57,14 @@ def towards(target: np.ndarray, start: np.ndarray, reach: np.ndarray) -> np.ndar
 
 
 def limited_waypoints(
-    targets: np.ndarray,
-    due_ns: np.ndarray,
+    targets: Sequence[Sequence[float]],
+    due_ns: Sequence[int],
     effect_ns: int,
-    position: np.ndarray,
-    pursued: np.ndarray,
+    position: Sequence[float],
+    pursued: Sequence[float],
     limits: Limits,
     period_ns: int,
-) -> np.ndarray:
+) -> list[list[float]]:
     """The steps of a chunk, clamped and no further apart than one control period or their due times allow.
 
     targets: (n, D) steps due at due_ns (n,), all later than effect_ns.
@@ -63,13 +72,21 @@ def limited_waypoints(
     pursued: (D,) the target it is on its way to then: the last command. The first step stays near it, and
     near enough to `position` to be reached in time.
     """
-    points = limits.clamp(targets)
+    points: list[list[float]] = []
     last, last_ns = pursued, effect_ns
-    for i, due in enumerate(due_ns.tolist()):
-        points[i] = towards(points[i], last, limits.reach(min(due - last_ns, period_ns)))
-        if i == 0:
-            points[i] = towards(points[i], position, limits.reach(due - effect_ns))
-        last, last_ns = points[i], due
+    for target, due in zip(targets, due_ns, strict=True):
+        step_s = min(due - last_ns, period_ns) / SECOND_NS
+        point = []
+        for value, (_, _, max_velocity), start in zip(limits.clamped(target), limits.rows, last, strict=True):
+            reach = max_velocity * step_s
+            point.append(min(max(value, start - reach), start + reach))
+        if not points:
+            first_s = (due - effect_ns) / SECOND_NS
+            for i, ((_, _, max_velocity), start) in enumerate(zip(limits.rows, position, strict=True)):
+                reach = max_velocity * first_s
+                point[i] = min(max(point[i], start - reach), start + reach)
+        points.append(point)
+        last, last_ns = point, due
     return points
 
 

@@ -1,8 +1,7 @@
 """What a trajectory controller has been told, to know where the arm is meant to be."""
 
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
-
-import numpy as np
 
 from vla_edge_ros.actions.limits import SECOND_NS
 
@@ -11,31 +10,29 @@ from vla_edge_ros.actions.limits import SECOND_NS
 class Plan:
     """Straight lines between waypoints, at rest after the last, as joint_trajectory_controller moves.
 
-    times_ns: (n,) int64, rising, the first the effect time; positions: (n, D); n >= 2.
+    times_ns: n of them, rising, the first the effect time; positions: (n, D); n >= 2.
     """
 
-    times_ns: np.ndarray
-    positions: np.ndarray
+    times_ns: list[int]
+    positions: list[list[float]]
 
-    def position_at(self, now_ns: int) -> np.ndarray:
+    def position_at(self, now_ns: int) -> list[float]:
         i = self._segment(now_ns)
-        start_ns, end_ns = self.times_ns[i : i + 2].tolist()
+        start_ns, end_ns = self.times_ns[i : i + 2]
         share = min(max((now_ns - start_ns) / (end_ns - start_ns), 0.0), 1.0)
-        return self.positions[i] + share * (self.positions[i + 1] - self.positions[i])
+        return [a + share * (b - a) for a, b in zip(*self.positions[i : i + 2], strict=True)]
 
-    def velocity_at(self, now_ns: int) -> np.ndarray:
+    def velocity_at(self, now_ns: int) -> list[float]:
         """(D,) a second."""
         if now_ns >= self.times_ns[-1]:
-            return np.zeros(self.positions.shape[1])
+            return [0.0] * len(self.positions[0])
         i = self._segment(now_ns)
         duration_s = (self.times_ns[i + 1] - self.times_ns[i]) / SECOND_NS
-        return (self.positions[i + 1] - self.positions[i]) / duration_s
+        return [(b - a) / duration_s for a, b in zip(*self.positions[i : i + 2], strict=True)]
 
-    def target_at(self, now_ns: int) -> np.ndarray:
+    def target_at(self, now_ns: int) -> list[float]:
         """The waypoint that is due next at `now_ns`, or the last one."""
-        i = self.times_ns.searchsorted(now_ns, "left")
-        return self.positions[min(max(i, 1), len(self.positions) - 1)]
+        return self.positions[min(max(bisect_left(self.times_ns, now_ns), 1), len(self.positions) - 1)]
 
     def _segment(self, now_ns: int) -> int:
-        i = int(self.times_ns.searchsorted(now_ns, "right")) - 1
-        return min(max(i, 0), len(self.times_ns) - 2)
+        return min(max(bisect_right(self.times_ns, now_ns) - 1, 0), len(self.times_ns) - 2)

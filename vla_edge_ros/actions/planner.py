@@ -1,5 +1,6 @@
 """The control loop's one way to the robot: tokens in, limited trajectories and commands out."""
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,7 +12,7 @@ from vla_edge_ros.actions.joints import JointStates
 from vla_edge_ros.actions.limits import Limits
 from vla_edge_ros.actions.messages import GroupCommand, GroupTrajectory
 from vla_edge_ros.actions.policy import Kind, Policy
-from vla_edge_ros.actions.tokens import detokenise
+from vla_edge_ros.actions.tokens import N_BINS, detokenise
 from vla_edge_ros.actions.trajectories import TrajectoryGroups
 
 
@@ -33,8 +34,8 @@ class ActionPlanner:
     def __init__(self, policy: Policy, config: ActionConfig) -> None:
         """Raises PolicyError where policy and configuration cannot work together."""
         config.check(policy)
-        self.last_action: np.ndarray | None = None
-        """(A,) float64 in units: this tick's step, limited, or what is held; None before the first step."""
+        self.last_action: list[float] | None = None
+        """(A,) in units: this tick's step, limited, or what is held; None before the first step."""
         self.warnings = policy.warnings + config.warnings(policy)
         self._policy = policy
         self._config = config
@@ -43,7 +44,10 @@ class ActionPlanner:
         self._queue = ChunkQueue(
             policy.action_period_ns, config.ttl_ns, config.min_lead_ns, config.anchor == "capture"
         )
-        self._unmeasured = np.full(len(policy.dimensions), np.nan)
+        every_token = detokenise(np.arange(N_BINS), N_BINS)
+        self._units = policy.statistics.unnormalise(every_token[:, np.newaxis]).T.tolist()
+        """For each dimension what each token means, in units."""
+        self._unmeasured = [math.nan] * len(policy.dimensions)
         grouped = {joint for group in policy.groups for joint in group.joints}
         self._measured_columns = [
             i
@@ -143,26 +147,36 @@ class ActionPlanner:
         self._commands.rest()
         return self._commands.messages()
 
-    def _read(self, tokens: np.ndarray, vocabulary_size: int) -> np.ndarray:
+    def _read(self, tokens: np.ndarray, vocabulary_size: int) -> list[list[float]]:
         wanted = len(self._policy.dimensions)
         if tokens.ndim != 2 or tokens.shape[1] != wanted:
             raise ValueError(f"action tokens are shaped {tokens.shape}, wanted (steps, {wanted})")
-        return self._policy.statistics.unnormalise(detokenise(tokens, vocabulary_size))
+        steps, first = tokens.tolist(), vocabulary_size - N_BINS
+        is_action = all(first <= token < vocabulary_size for step in steps for token in step)
+        if not is_action or tokens.dtype.kind not in "iu":
+            detokenise(tokens, vocabulary_size)  # raises, and says what is wrong
+        return [
+            [units[token - first] for units, token in zip(self._units, step, strict=True)] for step in steps
+        ]
 
     def _begin(self, effect_ns: int) -> None:
         """Put the queued steps into what is sent: joint deltas into positions, trajectories into limits."""
-        steps, planned = self._queue.steps, self._trajectories.columns
+        steps, planned, commanded = self._queue.steps, self._trajectories.columns, self._commands.columns
         measured = self._measured(effect_ns)
-        start = np.empty_like(measured)
-        start[planned] = self._trajectories.position_at(effect_ns, measured[planned])
-        start[self._commands.columns] = self._commands.start(measured[self._commands.columns])
+        of_plan = [measured[i] for i in planned]
+        last_commands = self._commands.start([measured[i] for i in commanded])
         if self._joint_deltas:
-            self._add_deltas(steps, start, measured)
-        steps[:, planned] = self._trajectories.prepare(
-            steps[:, planned], self._queue.due_ns, effect_ns, measured[planned]
-        )
+            start = np.empty(len(measured))
+            start[planned] = self._trajectories.position_at(effect_ns, of_plan)
+            start[commanded] = last_commands
+            self._add_deltas(steps, start, np.array(measured))
+        targets = [[step[i] for i in planned] for step in steps]
+        points = self._trajectories.prepare(targets, self._queue.due_ns, effect_ns, of_plan)
+        for step, point in zip(steps, points, strict=True):
+            for i, value in zip(planned, point, strict=True):
+                step[i] = value
 
-    def _add_deltas(self, steps: np.ndarray, start: np.ndarray, measured: np.ndarray) -> None:
+    def _add_deltas(self, steps: list[list[float]], start: np.ndarray, measured: np.ndarray) -> None:
         """Joint deltas add up from the commanded position, as in MoveIt Servo: from the measured one an arm
         under load would sink by its tracking error again and again. A joint that is held back keeps the
         command on a leash, so that it does not spring away when let go.
@@ -170,29 +184,34 @@ class ActionPlanner:
         near = start.clip(measured - self._leash, measured + self._leash)
         # Without joint states nothing is sent; the deltas alone are shown.
         start = np.nan_to_num(np.where(np.isnan(measured), start, near))
-        columns = self._joint_deltas
-        steps[:, columns] = start[columns] + np.cumsum(steps[:, columns], axis=0)
+        sums = np.cumsum(steps, axis=0)
+        for step, added in zip(steps, sums, strict=True):
+            for i in self._joint_deltas:
+                step[i] = float(start[i] + added[i])
 
     def _advance(self, effect_ns: int, hold_ns: int) -> None:
         columns = self._commands.columns
         is_over = hold_ns > self._config.max_hold_ns
         step = None if is_over else self._queue.step_at(effect_ns)
+        measured = self._measured(effect_ns)
         values = self._commands.advance(
-            None if step is None else step[columns],
-            self._measured(effect_ns)[columns],
+            None if step is None else [step[i] for i in columns],
+            [measured[i] for i in columns],
             effect_ns,
             effect_ns if is_over else self._queue.expiry_ns,
         )
         if step is None and self.last_action is None:
             return
-        action = self.last_action.copy() if step is None else step.copy()
-        is_known = np.isfinite(values)
-        action[np.array(columns, int)[is_known]] = values[is_known]
+        action = (self.last_action if step is None else step).copy()
+        for i, value in zip(columns, values, strict=True):
+            if math.isfinite(value):
+                action[i] = value
         self.last_action = action
 
-    def _measured(self, effect_ns: int) -> np.ndarray:
+    def _measured(self, effect_ns: int) -> list[float]:
         """(A,) measured positions; NaN where there are none or they were too old when the tick began."""
         measured = self._unmeasured.copy()
         if self._measured_columns and self._joints.why_not_ready(effect_ns - self._config.period_ns) is None:
-            measured[self._measured_columns] = self._joints.latest.positions
+            for i, position in zip(self._measured_columns, self._joints.latest.positions, strict=True):
+                measured[i] = position
         return measured

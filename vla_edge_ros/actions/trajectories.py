@@ -2,6 +2,7 @@
 
 import math
 from array import array
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -18,7 +19,7 @@ LEAST_BRAKING_NS = 10_000_000
 class TrajectoryGroups:
     """Knows the plan that the controllers follow, which is the one that was taken last.
 
-    columns: the D dimensions of the action that these groups send; arrays here are of them, in this order.
+    columns: the D dimensions of the action that these groups send; values here are of them, in this order.
     """
 
     def __init__(self, policy: Policy, config: ActionConfig) -> None:
@@ -38,24 +39,22 @@ class TrajectoryGroups:
         """Nothing is followed any more: the next plan starts from the measured position."""
         self._plan = self._prepared = None
 
-    def position_at(self, effect_ns: int, measured: np.ndarray) -> np.ndarray:
+    def position_at(self, effect_ns: int, measured: list[float]) -> list[float]:
         """(D,) where the plan is, or the measured position where none is followed."""
         return measured if self._plan is None else self._plan.position_at(effect_ns)
 
     def prepare(
-        self, targets: np.ndarray, due_ns: np.ndarray, effect_ns: int, measured: np.ndarray
-    ) -> np.ndarray:
+        self, targets: list[list[float]], due_ns: Sequence[int], effect_ns: int, measured: list[float]
+    ) -> list[list[float]]:
         """Plan the steps (n, D) of a chunk and return them limited. Without a start they are only clamped."""
         position = self.position_at(effect_ns, measured)
         self._prepared = None
-        if not self._groups or not all(map(math.isfinite, position.tolist())):
-            return self._limits.clamp(targets)
+        if not self._groups or not all(map(math.isfinite, position)):
+            return [self._limits.clamped(row) for row in targets]
         pursued = position if self._plan is None else self._plan.target_at(effect_ns)
         period_ns = self._config.period_ns
         points = limited_waypoints(targets, due_ns, effect_ns, position, pursued, self._limits, period_ns)
-        self._prepared = Plan(
-            np.concatenate([[effect_ns], due_ns]), np.concatenate([position[np.newaxis], points])
-        )
+        self._prepared = Plan([effect_ns, *due_ns], [position, *points])
         return points
 
     def take(self, effect_ns: int, stamp_ns: int) -> list[GroupTrajectory]:
@@ -64,7 +63,7 @@ class TrajectoryGroups:
         if plan is None:
             return []
         self._plan = plan
-        times_ns = (plan.times_ns[1:] - effect_ns).tolist()
+        times_ns = [due_ns - effect_ns for due_ns in plan.times_ns[1:]]
         return self._messages(stamp_ns, plan.positions[1:], None, times_ns)
 
     def cancel(self, now_ns: int, effect_ns: int, stamp_ns: int) -> list[GroupTrajectory]:
@@ -78,20 +77,23 @@ class TrajectoryGroups:
         # twice the time until the effect it would have to speed up before it slows down.
         least_ns = max(self._config.min_lead_ns, LEAST_BRAKING_NS, 2 * (start_ns - now_ns))
         rest, braking_ns = braking_point(
-            plan.position_at(start_ns), plan.velocity_at(start_ns), self._limits, least_ns
+            np.array(plan.position_at(start_ns)), np.array(plan.velocity_at(start_ns)), self._limits, least_ns
         )
-        return self._messages(
-            stamp_ns + start_ns - effect_ns, rest[np.newaxis], np.zeros_like(rest), [braking_ns]
-        )
+        stamp_ns += start_ns - effect_ns
+        return self._messages(stamp_ns, [rest.tolist()], [0.0] * len(rest), [braking_ns])
 
     def _messages(
-        self, stamp_ns: int, positions: np.ndarray, velocities: np.ndarray | None, times_ns: list[int]
+        self,
+        stamp_ns: int,
+        positions: list[list[float]],
+        velocities: list[float] | None,
+        times_ns: list[int],
     ) -> list[GroupTrajectory]:
         messages = []
         for name, joints, columns in self._groups:
-            speeds = array("d", () if velocities is None else velocities[columns])
+            speeds = array("d", () if velocities is None else [velocities[i] for i in columns])
             points = [
-                TrajectoryPoint(array("d", row[columns]), speeds, time_ns)
+                TrajectoryPoint(array("d", [row[i] for i in columns]), speeds, time_ns)
                 for row, time_ns in zip(positions, times_ns, strict=True)
             ]
             messages.append(GroupTrajectory(name, joints, stamp_ns, points))

@@ -12,9 +12,9 @@ import sys
 import time
 from collections.abc import Callable
 
-from vla_edge_ros.control.realtime import set_exact_timers, set_fifo_priority, sleep_until
+from vla_edge_ros.control.realtime import set_exact_timers, set_fifo_priority
 from vla_edge_ros.control.schedule import next_tick
-from vla_edge_ros.engine.linux import die_with_parent, start_bound_module
+from vla_edge_ros.engine.linux import die_with_parent, sleep_until, start_bound_module
 
 _TICKS, _LATE, _SKIPPED, _MAX_ERROR_NS, _BINS = range(5)
 _BINS_PER_OCTAVE = 16

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from vla_edge_ros.control.realtime import sleep_until
+from vla_edge_ros.engine.linux import sleep_until
 
 
 class Clock(Protocol):

@@ -349,7 +349,7 @@ class Controller:
         record.is_enabled = self._is_enabled
         record.retained_frames = len(self.memory.frames)
         action = self.planner.last_action
-        record.action = None if action is None else action.tolist()
+        record.action = action
         self.admission.settle(record.is_miss)
         self.promise.count(record, self.admission.config.target_miss_rate)
         sink.tick(record)

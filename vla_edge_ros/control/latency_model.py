@@ -9,6 +9,7 @@ from vla_edge_ros.engine.interface import STAGES, StageTimes
 PASS_STAGES = (*STAGES, "transfer")
 """The stages of a pass, and what is left of its time: the ways to and from the engine, and gaps."""
 
+_FIELDS = [(stage, f"{stage}_ns") for stage in STAGES]
 _WINDOW = 3
 """What counts is the median of so many samples: one slow pass changes nothing, two in a row do at once."""
 _MEAN_GAIN = 1 / 128
@@ -22,26 +23,30 @@ _FIRST_ERROR = 0.05
 _LEAST_ERROR = 0.01
 """Of a pass: where each takes the same time there must be something to multiply a miss with."""
 _LN_2 = 0.6931471805599453
+_NO_LEVEL = (-1, 0.0)
+"""Level for a context: asked for when a pass is judged, and again when it has ended."""
 
 
 def durations_by_stage(stages: StageTimes, total_ns: int) -> dict[str, int]:
     """Nanoseconds by stage of PASS_STAGES of a pass that took `total_ns` from submission to end."""
-    durations = {stage: getattr(stages, f"{stage}_ns") for stage in STAGES}
-    durations["transfer"] = max(0, total_ns - sum(durations.values()))
+    durations = {stage: getattr(stages, field) for stage, field in _FIELDS}
+    durations["transfer"] = max(0, total_ns - stages.total_ns)
     return durations
 
 
 class _Stage:
     """Level, long-run mean and slope of one stage, in nanoseconds and context tokens."""
 
-    __slots__ = ("_mean_ns", "_mean_tokens", "_n", "_samples", "_slope")
+    __slots__ = ("_level", "_mean_ns", "_mean_tokens", "_n", "_samples", "_slope")
 
     def __init__(self) -> None:
         self._samples: list[tuple[int, int]] = []
         self._mean_ns = self._mean_tokens = self._slope = 0.0
         self._n = 0
+        self._level = _NO_LEVEL
 
     def observe(self, ns: int, context_tokens: int) -> None:
+        self._level = _NO_LEVEL
         if len(self._samples) == _WINDOW:
             self._samples.pop(0)
         self._samples.append((ns, context_tokens))
@@ -59,11 +64,15 @@ class _Stage:
         self._mean_ns += gain * (ns - self._mean_ns)
 
     def drop_samples(self) -> None:
+        self._level = _NO_LEVEL
         self._samples.clear()
 
     def level_ns(self, context_tokens: int) -> float:
-        slope = self._slope
-        return max(0.0, _lower_median([ns + slope * (context_tokens - n) for ns, n in self._samples]))
+        if self._level[0] != context_tokens:
+            slope = self._slope
+            levels = [ns + slope * (context_tokens - n) for ns, n in self._samples]
+            self._level = context_tokens, max(0.0, _lower_median(levels))
+        return self._level[1]
 
     def long_run_ns(self, context_tokens: int) -> float:
         return max(0.0, self._mean_ns + self._slope * (context_tokens - self._mean_tokens))

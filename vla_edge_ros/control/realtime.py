@@ -2,43 +2,20 @@
 
 import contextlib
 import ctypes
-import errno
 import gc
 import os
 import resource
 import sys
 from collections.abc import Iterable
 
-from vla_edge_ros.engine.linux import Timespec, libc
+from vla_edge_ros.engine.linux import libc
 
 SWITCH_INTERVAL_S = 0.0001
 """How long a thread that wakes up may wait for the interpreter lock while another runs bytecode."""
 
-_CLOCK_MONOTONIC = 1
-_TIMER_ABSTIME = 1
 _PR_SET_TIMERSLACK = 29
 _TIMER_SLACK_NS = 1
 _MCL_CURRENT, _MCL_FUTURE, _MCL_ONFAULT = 1, 2, 4
-
-libc.clock_nanosleep.argtypes = (
-    ctypes.c_int,
-    ctypes.c_int,
-    ctypes.POINTER(Timespec),
-    ctypes.POINTER(Timespec),
-)
-
-
-def sleep_until(until_ns: int) -> None:
-    """Sleep until the steady clock reads `until_ns`; returns at once where it already does.
-
-    clock_nanosleep to an absolute time: no drift between reading the clock and sleeping, and the same on
-    every Python (time.sleep is absolute from 3.11 on only). The interpreter lock is free meanwhile.
-    """
-    target = Timespec(*divmod(max(0, until_ns), 1_000_000_000))
-    while (error := libc.clock_nanosleep(_CLOCK_MONOTONIC, _TIMER_ABSTIME, target, None)) == errno.EINTR:
-        pass
-    if error:
-        raise OSError(error, os.strerror(error))
 
 
 def apply_realtime(priority: int) -> list[str]:

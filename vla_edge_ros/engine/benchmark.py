@@ -23,7 +23,7 @@ from vla_edge_ros.memory.policies import make_policy
 from vla_edge_ros.perception.frame_buffer import FrameBuffer
 
 PASS_TIMEOUT_S = 60
-_PROMPT_TOKENS = 20
+PROMPT_TOKENS = 20
 
 
 def pass_times(spec: EngineSpec, n: int) -> dict:
@@ -38,14 +38,13 @@ def pass_times(spec: EngineSpec, n: int) -> dict:
         engine = cleanup.enter_context(closing(make_engine(spec, frames)))
         info = engine.configure()
         memory = FrameMemory(spec.n_slots, spec.action_tokens, make_policy("fifo"), info.embedding_size)
-        slots = memory.set_prompt(_PROMPT_TOKENS)
-        _run(engine, PromptWork(0, np.arange(_PROMPT_TOKENS, dtype=np.int32), slots))
+        fill_prompt(engine, memory)
         noise = np.random.default_rng(spec.seed)
         results = []
         for tick in range(memory.capacity_frames + n):
             pixels = noise.integers(0, 256, (frames.height, frames.width, 3), np.uint8)
             frames.write(pixels, tick, tick, tick)
-            results.append(_run_pass(engine, memory, tick))
+            results.append(run_pass(engine, memory, tick))
         timed = results[memory.capacity_frames :]
     times = {stage: [getattr(result.stages, f"{stage}_ns") for result in timed] for stage in STAGES}
     times["total"] = [result.finished_ns - result.started_ns for result in timed]
@@ -53,21 +52,29 @@ def pass_times(spec: EngineSpec, n: int) -> dict:
         "backend": info.backend,
         "plan_id": info.plan_id,
         "passes": n,
-        "context_tokens": _PROMPT_TOKENS + FRAME_TOKENS * (memory.capacity_frames - 1),
+        "context_tokens": PROMPT_TOKENS + FRAME_TOKENS * (memory.capacity_frames - 1),
         "ms": {stage: percentiles([ns / 1e6 for ns in durations]) for stage, durations in times.items()},
     }
 
 
-def _run_pass(engine: Engine, memory: FrameMemory, tick: int) -> WorkResult:
+def fill_prompt(engine: Engine, memory: FrameMemory) -> None:
+    """A prompt of `PROMPT_TOKENS`."""
+    slots = memory.set_prompt(PROMPT_TOKENS)
+    run_work(engine, PromptWork(0, np.arange(PROMPT_TOKENS, dtype=np.int32), slots))
+
+
+def run_pass(engine: Engine, memory: FrameMemory, tick: int) -> WorkResult:
+    """One pass after the evictions that it needs, its frame retained."""
     for evicted in memory.make_room(tick):
         engine.evict(evicted.slots)
     work = FrameWork(tick, memory.context_slots(), memory.frame_slots, memory.action_slots)
-    result = _run(engine, work)
+    result = run_work(engine, work)
     memory.retain(result.frame, result.embedding, tick)
     return result
 
 
-def _run(engine: Engine, work: PromptWork | FrameWork) -> WorkResult:
+def run_work(engine: Engine, work: PromptWork | FrameWork) -> WorkResult:
+    """Raises EngineError where it is not DONE within `PASS_TIMEOUT_S`."""
     engine.submit(work)
     result = engine.wait(time.monotonic_ns() + PASS_TIMEOUT_S * 1_000_000_000)
     if result is None:

@@ -22,13 +22,11 @@ from vla_edge_ros.engine.interface import (
     EngineError,
     EngineInfo,
     EngineSpec,
-    FrameWork,
-    PromptWork,
     WorkResult,
     WorkStatus,
 )
 from vla_edge_ros.engine.linux import die_with_parent
-from vla_edge_ros.engine.mailbox import Close, Evict, Kind, Mailbox, MailboxClosed, Text
+from vla_edge_ros.engine.mailbox import Close, Kind, Mailbox, MailboxClosed, Order, Text
 from vla_edge_ros.perception.frame_buffer import FrameBuffer
 
 _WAIT_SLICE_NS = 1_000_000_000
@@ -78,25 +76,23 @@ def serve(mailbox: Mailbox, engine: Engine) -> int:
     """Run one piece of work after another; the exit code: 0 after Close, 1 after a failure."""
     with contextlib.closing(engine):
         while True:
-            message = mailbox.receive(None)
-            if isinstance(message, Close):
+            order = mailbox.receive(None)
+            if isinstance(order, Close):
                 return 0
-            work_id = 0 if isinstance(message, Evict) else message.work_id
             try:
-                if isinstance(message, Evict):
-                    engine.evict(message.slots)
-                    continue
-                result = _run(engine, message)
+                result = _run(engine, order)
             except Exception as error:
                 traceback.print_exc()
-                result = WorkResult(work_id, WorkStatus.FAILED, error=_one_line(error))
+                result = WorkResult(order.work.work_id, WorkStatus.FAILED, error=_one_line(error))
             mailbox.send(result)
             if result.status is WorkStatus.FAILED:
                 return 1
 
 
-def _run(engine: Engine, work: PromptWork | FrameWork) -> WorkResult:
-    engine.submit(work)
+def _run(engine: Engine, order: Order) -> WorkResult:
+    if len(order.evicted):
+        engine.evict(order.evicted)
+    engine.submit(order.work)
     while (result := engine.wait(time.monotonic_ns() + _WAIT_SLICE_NS)) is None:
         pass
     return result

@@ -9,16 +9,13 @@ from vla_edge_ros.perception.frame_buffer import FrameBuffer
 
 BACKENDS = ("auto", "cuda", "numpy", "fake")
 
-CUDA_IS_ON_TRIAL = "cuda could run here, but has not passed its gate yet; ask for it by name to try it"
-"""An engine moves arms only after its whole gate has passed on a device; docs/kernels.md says what has."""
-
 _ATTRIBUTES = (75, 76, 16, 97)
 """CU_DEVICE_ATTRIBUTE_: COMPUTE_CAPABILITY_MAJOR and _MINOR, MULTIPROCESSOR_COUNT,
 MAX_SHARED_MEMORY_PER_BLOCK_OPTIN."""
 
 
 def make_engine(spec: EngineSpec, frames: FrameBuffer) -> Engine:
-    """An engine that is not yet configured; `auto` is `numpy`, with a note why it is not `cuda`.
+    """An engine, not yet configured; `auto` is `cuda` where that can run, else `numpy`; a note says why.
 
     Raises EngineError where the backend is unknown, cannot run here, does not give what is asked for, or
     cannot follow the plan asked for.
@@ -26,10 +23,12 @@ def make_engine(spec: EngineSpec, frames: FrameBuffer) -> Engine:
     if spec.backend in ("cuda", "fake"):
         _require_plain(spec)
     if spec.backend == "auto":
-        note = f"backend auto chose numpy: {cuda_obstacle(spec) or CUDA_IS_ON_TRIAL}"
-        if spec.plan:
+        obstacle = cuda_obstacle(spec)
+        chosen = "numpy" if obstacle else "cuda"
+        note = f"backend auto chose {chosen}: {obstacle or 'device, driver, libraries and kernels are there'}"
+        if spec.plan and obstacle:
             raise EngineError(f"engine.plan is {spec.plan} and {note}; empty it to let numpy sum its own way")
-        return _WithNote(make_engine(replace(spec, backend="numpy"), frames), note)
+        return _WithNote(make_engine(replace(spec, backend=chosen), frames), note)
     if spec.plan and spec.backend in ("numpy", "fake"):
         raise EngineError(f"engine.plan is {spec.plan}: backend {spec.backend} has no plans, empty it")
     if spec.backend == "cuda":

@@ -20,6 +20,7 @@ from vla_edge_ros.engine.interface import (
     WorkResult,
     WorkStatus,
 )
+from vla_edge_ros.engine.linux import sleep_until
 from vla_edge_ros.engine.mailbox import MAX_STEPS
 from vla_edge_ros.engine.model_config import ACTION_ROWS
 from vla_edge_ros.perception.frame_buffer import FrameBuffer
@@ -94,9 +95,7 @@ class FakeEngine:
         spec: EngineSpec,
         frames: FrameBuffer,
         now_ns: Callable[[], int] = time.monotonic_ns,
-        sleep_until: Callable[[int], None] = lambda until_ns: time.sleep(
-            max(0, until_ns - time.monotonic_ns()) / 1e9
-        ),
+        sleep_until: Callable[[int], None] = sleep_until,
     ):
         self._spec = spec
         self._settings = parse_settings(spec.model)

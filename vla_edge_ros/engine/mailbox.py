@@ -10,7 +10,7 @@ sending and one for receiving, sized once from `n_slots`.
 
 import socket
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 import numpy as np
@@ -52,9 +52,8 @@ class Kind(IntEnum):
     ERROR = 3
     PROMPT = 4
     FRAME = 5
-    EVICT = 6
-    CLOSE = 7
-    RESULT = 8
+    CLOSE = 6
+    RESULT = 7
 
 
 @dataclass(slots=True)
@@ -65,11 +64,15 @@ class Text:
     text: str
 
 
-@dataclass(slots=True)
-class Evict:
-    """Forget `slots`, (n,) int32."""
+_NO_SLOTS = np.empty(0, np.int32)
 
-    slots: np.ndarray
+
+@dataclass(slots=True)
+class Order:
+    """Forget `evicted`, (n,) int32, then do `work`: one record, since each wakes the other process."""
+
+    work: PromptWork | FrameWork
+    evicted: np.ndarray = field(default_factory=lambda: _NO_SLOTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +80,7 @@ class Close:
     """End the engine; nothing is answered but the end of file."""
 
 
-Message = PromptWork | FrameWork | WorkResult | Evict | Close | Text
+Message = Order | WorkResult | Close | Text
 
 
 def connected_pair() -> tuple[socket.socket, socket.socket]:
@@ -91,7 +94,7 @@ class Mailbox:
     """
 
     def __init__(self, end: socket.socket, n_slots: int):
-        self.capacity_bytes = _HEADER.size + max(_MIN_PAYLOAD_BYTES, 2 * 4 * n_slots)
+        self.capacity_bytes = _HEADER.size + max(_MIN_PAYLOAD_BYTES, 3 * 4 * n_slots)
         end.setblocking(False)
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * self.capacity_bytes)
         available_bytes = end.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
@@ -142,27 +145,27 @@ class Mailbox:
         self._socket.close()
 
     def _encode(self, message: Message) -> int:
-        if isinstance(message, FrameWork):
-            arrays = (message.context_slots, message.frame_slots, message.action_slots)
-            return self._encode_slots(Kind.FRAME, message.work_id, arrays, message.deadline_ns)
+        if isinstance(message, Order):
+            return self._encode_order(message.work, message.evicted)
         if isinstance(message, WorkResult):
             return self._encode_result(message)
-        if isinstance(message, PromptWork):
-            return self._encode_slots(Kind.PROMPT, message.work_id, (message.tokens, message.slots))
-        if isinstance(message, Evict):
-            return self._encode_slots(Kind.EVICT, 0, (message.slots,))
         if isinstance(message, Close):
-            return self._encode_slots(Kind.CLOSE, 0, ())
+            return self._encode_text(Text(Kind.CLOSE, ""))
         return self._encode_text(message)
 
-    def _encode_slots(
-        self, kind: Kind, work_id: int, arrays: tuple[np.ndarray, ...], deadline_ns: int = 0
-    ) -> int:
-        counts = [len(array) for array in arrays] + [0] * (4 - len(arrays))
+    def _encode_order(self, work: PromptWork | FrameWork, evicted: np.ndarray) -> int:
+        if isinstance(work, FrameWork):
+            kind, deadline_ns = Kind.FRAME, work.deadline_ns
+            arrays = work.context_slots, work.frame_slots, work.action_slots, evicted
+        else:
+            kind, deadline_ns = Kind.PROMPT, 0
+            arrays = work.tokens, work.slots, _NO_SLOTS, evicted
+        counts = [len(array) for array in arrays]
         self._check_fits(4 * sum(counts), kind)
-        _HEADER.pack_into(self._send_buffer, 0, kind, 0, 0, 0, *counts, work_id, deadline_ns, *_NO_TIMES[1:])
+        times = deadline_ns, *_NO_TIMES[1:]
+        _HEADER.pack_into(self._send_buffer, 0, kind, 0, 0, 0, *counts, work.work_id, *times)
         offset = 0
-        for array, count in zip(arrays, counts, strict=False):
+        for array, count in zip(arrays, counts, strict=True):
             np.copyto(self._out_ints[offset : offset + count], array)
             offset += count
         return _HEADER.size + 4 * offset
@@ -247,14 +250,13 @@ class Mailbox:
             return Text(kind, str(self._receive_buffer[_HEADER.size : size], "utf-8"))
         arrays = []
         offset = 0
-        for count in counts[:3]:
+        for count in counts:
             arrays.append(self._in_ints[offset : offset + count])
             offset += count
+        *given, evicted = arrays
         if kind is Kind.FRAME:
-            return FrameWork(work_id, *arrays, deadline_ns=times[0])
-        if kind is Kind.PROMPT:
-            return PromptWork(work_id, *arrays[:2])
-        return Evict(arrays[0])
+            return Order(FrameWork(work_id, *given, deadline_ns=times[0]), evicted)
+        return Order(PromptWork(work_id, *given[:2]), evicted)
 
     def _decode_result(self, size, status, present, steps_done, counts, work_id, times) -> WorkResult:
         steps, action_tokens, embedding_size, _ = counts

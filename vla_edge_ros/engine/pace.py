@@ -63,6 +63,11 @@ class Countdown:
         self._since_ns = began_ns
         self._stages = StageTimes()
 
+    @property
+    def left_ns(self) -> int:
+        """The least that what is to come takes, from the beginning of the part in hand on."""
+        return self._left_ns
+
     def part_ended(self, now_ns: int) -> None:
         """The part in hand has ended, and the next one begins."""
         part, duration_ns = self._parts[self._n_ended], now_ns - self._since_ns

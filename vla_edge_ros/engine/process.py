@@ -30,12 +30,11 @@ from vla_edge_ros.engine.interface import (
 from vla_edge_ros.engine.linux import process_cpu_ticks, process_memory, start_bound_module
 from vla_edge_ros.engine.mailbox import (
     Close,
-    Evict,
     Kind,
     Mailbox,
     MailboxClosed,
     MailboxFull,
-    Message,
+    Order,
     Text,
     connected_pair,
 )
@@ -76,6 +75,7 @@ class ProcessEngine:
         self._process: subprocess.Popen | None = None
         self._mailbox: Mailbox | None = None
         self._in_flight: int | None = None
+        self._evicted: list[np.ndarray] = []
         self._failure = _NOT_CONFIGURED
         self._sending = threading.Lock()
         self._receiving = threading.Lock()
@@ -114,6 +114,7 @@ class ProcessEngine:
             raise EngineBusy(f"work {work.work_id} was submitted while work {self._in_flight} is unclaimed")
         self._send(work)
         self._in_flight = work.work_id
+        self._evicted.clear()
 
     def wait(self, until_ns: int) -> WorkResult | None:
         """The result in flight, or None once the steady clock reaches `until_ns`.
@@ -135,7 +136,8 @@ class ProcessEngine:
         return WorkResult(failed_id or 0, WorkStatus.FAILED, error=self._failure or _CLOSED)
 
     def evict(self, slots: np.ndarray) -> None:
-        self._send(Evict(slots))
+        """Kept for the next work, which takes them along."""
+        self._evicted.append(slots)
 
     def close(self) -> None:
         """End the child: asked, and killed after one second. Safe to call twice and from another thread."""
@@ -173,17 +175,14 @@ class ProcessEngine:
                 self._failure = f"engine process answered work {result.work_id}, asked was {self._in_flight}"
         return result
 
-    def _send(self, message: Message) -> None:
-        with self._sending:
-            if self._failure:
-                return
-            try:
-                self._mailbox.send(message)
-            except MailboxFull:
-                self._failure = "engine process does not read its mailbox"
-            except MailboxClosed:
-                # The next wait reads what the child said before it ended, then how it ended.
-                pass
+    def _send(self, work: PromptWork | FrameWork) -> None:
+        order = Order(work)
+        if self._evicted:
+            order.evicted = np.concatenate(self._evicted)
+        # Closed: the next wait reads what the child said before it ended, then how it ended. Full: it hangs.
+        with self._sending, contextlib.suppress(MailboxClosed, MailboxFull):
+            if not self._failure:
+                self._mailbox.send(order)
 
     def _start(self) -> int:
         ours, childs = connected_pair()
@@ -202,6 +201,7 @@ class ProcessEngine:
             ours.close()
             raise EngineError(f"engine process cannot be started: {error}") from error
         self._in_flight = None
+        self._evicted.clear()
         self._failure = _NOT_CONFIGURED
         self._mailbox, self._process = mailbox, process
         return process.pid

@@ -13,12 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from vla_edge_ros.control import settings
-from vla_edge_ros.control.realtime import set_fifo_priority, sleep_until
+from vla_edge_ros.control.realtime import set_fifo_priority
 from vla_edge_ros.control.settings import Parameters
-from vla_edge_ros.engine.benchmark import PASS_TIMEOUT_S
-from vla_edge_ros.engine.interface import FrameWork, PromptWork, WorkResult, WorkStatus
+from vla_edge_ros.engine.benchmark import fill_prompt, run_pass
+from vla_edge_ros.engine.linux import sleep_until
 from vla_edge_ros.engine.process import ProcessEngine
-from vla_edge_ros.errors import UserError
 from vla_edge_ros.figures import percentiles
 from vla_edge_ros.memory.frame_memory import FrameMemory
 from vla_edge_ros.memory.policies import make_policy
@@ -26,7 +25,6 @@ from vla_edge_ros.perception.frame_buffer import FrameBuffer
 
 RISK = 0.05
 """That a promise is believed which the machine does not keep."""
-_PROMPT_TOKENS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +94,7 @@ def _measure(parameters: Parameters, seconds: float) -> list[int]:
         engine = cleanup.enter_context(closing(ProcessEngine(spec, frames)))
         info = engine.configure()
         memory = FrameMemory(spec.n_slots, action_tokens, make_policy("fifo"), info.embedding_size)
-        slots = memory.set_prompt(_PROMPT_TOKENS)
-        _run(engine, PromptWork(0, np.arange(_PROMPT_TOKENS, dtype=np.int32), slots))
+        fill_prompt(engine, memory)
         tick, end_ns, start_ns = 0, 0, 0
         while tick <= memory.capacity_frames or start_ns < end_ns:
             is_filling = tick <= memory.capacity_frames
@@ -109,13 +106,9 @@ def _measure(parameters: Parameters, seconds: float) -> list[int]:
             else:
                 start_ns = max(start_ns + period_ns, time.monotonic_ns())
                 sleep_until(start_ns)
-            for evicted in memory.make_room(tick):
-                engine.evict(evicted.slots)
-            work = FrameWork(tick, memory.context_slots(), memory.frame_slots, memory.action_slots)
-            result = _run(engine, work)
+            run_pass(engine, memory, tick)
             if not is_filling:
                 times_ns.append(time.monotonic_ns() - start_ns)
-            memory.retain(result.frame, result.embedding, tick)
             tick += 1
     return times_ns
 
@@ -135,13 +128,3 @@ def in_words(found: Promisable, times_ns: Sequence[int], parameters: Parameters)
         f"p99 {ms['p99']:.1f}, max {ms['max']:.1f} ms, the margin {margin_ms:g} ms{more}"
     )
     return deadline_ms <= parameters["control.deadline_ms"], text
-
-
-def _run(engine: ProcessEngine, work: PromptWork | FrameWork) -> WorkResult:
-    engine.submit(work)
-    result = engine.wait(time.monotonic_ns() + PASS_TIMEOUT_S * 1_000_000_000)
-    if result is None:
-        raise UserError(f"a measured pass did not end within {PASS_TIMEOUT_S} s")
-    if result.status is not WorkStatus.DONE:
-        raise UserError(f"a measured pass failed: {result.error or result.status.name}")
-    return result

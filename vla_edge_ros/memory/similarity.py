@@ -1,5 +1,7 @@
 """How alike retained frames are: each and its successor, or all pairs."""
 
+import math
+
 import numpy as np
 
 from vla_edge_ros.memory.columns import Column
@@ -21,7 +23,7 @@ class NeighbourSimilarity:
     def __init__(self, capacity: int, embedding_size: int):
         # In float64, so that equal pairs have equal cosines up to 1e-15 and the policies' tie rule holds.
         self._embeddings = np.zeros((capacity, embedding_size), np.float64)
-        self._norms = np.zeros(capacity, np.float64)
+        self._norms = [0.0] * capacity
         self._cosines = np.zeros(capacity, np.float64)
         self._rows: list[int] = []
         self._free_rows = list(range(capacity - 1, -1, -1))
@@ -37,8 +39,9 @@ class NeighbourSimilarity:
     def append(self, embedding: np.ndarray) -> None:
         """Add the newest frame's embedding, (embedding_size,) float32 of finite values."""
         row = self._free_rows.pop()
-        self._embeddings[row] = embedding
-        self._norms[row] = np.sqrt(np.dot(self._embeddings[row], self._embeddings[row]))
+        kept = self._embeddings[row]
+        kept[:] = embedding
+        self._norms[row] = math.sqrt(np.dot(kept, kept))
         self._rows.append(row)
         if len(self._rows) > 1:
             self._cosines[len(self._rows) - 2] = self._cosine(len(self._rows) - 2)
@@ -61,7 +64,7 @@ class NeighbourSimilarity:
         a, b = self._rows[place], self._rows[place + 1]
         if self._norms[a] < NORM_GUARD or self._norms[b] < NORM_GUARD:
             return 0.0
-        return float(np.dot(self._embeddings[a], self._embeddings[b]) / (self._norms[a] * self._norms[b]))
+        return float(np.dot(self._embeddings[a], self._embeddings[b])) / (self._norms[a] * self._norms[b])
 
 
 class PairSimilarity:

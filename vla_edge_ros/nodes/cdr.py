@@ -15,6 +15,9 @@ _PADDING = tuple(bytes(4 - n) for n in range(4))
 _NANOSECONDS = 1_000_000_000
 _SECONDS_NANOSECONDS = struct.Struct("<iI")
 uint32 = struct.Struct("<I").pack
+_SHORT = 256
+_LENGTHS = tuple(uint32(n + 1) for n in range(_SHORT))
+"""What short strings begin with: their length with the zero byte."""
 
 
 def padded(data: bytes) -> bytes:
@@ -25,7 +28,8 @@ def padded(data: bytes) -> bytes:
 def string(text: str) -> bytes:
     data = text.encode()
     n_bytes = len(data)
-    return uint32(n_bytes + 1) + data + _PADDING[n_bytes & 3]
+    length = _LENGTHS[n_bytes] if n_bytes < _SHORT else uint32(n_bytes + 1)
+    return length + data + _PADDING[n_bytes & 3]
 
 
 def time(nanoseconds: int) -> bytes:

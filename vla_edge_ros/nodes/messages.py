@@ -23,6 +23,9 @@ _LEVELS = dict.fromkeys(Decision, DiagnosticStatus.WARN) | {
     Decision.SAFE_STOP: DiagnosticStatus.ERROR,
     Decision.FAULT: DiagnosticStatus.ERROR,
 }
+_NOTHING = cdr.string("")
+_PREDICTED_KEYS = [(stage, f"predicted_{stage}_ms") for stage in PASS_STAGES]
+_STAGE_KEYS = [(f"{stage}_ms", f"{stage}_ns") for stage in STAGES]
 _NO_LAYOUT = cdr.ENCAPSULATION + cdr.uint32(0) + cdr.uint32(0)
 _NO_ACCELERATIONS_NO_EFFORT = cdr.uint32(0) + cdr.uint32(0)
 
@@ -66,8 +69,7 @@ class TickMessage:
     def of(self, record: TickRecord) -> bytes:
         parts = [self._begin[record.decision]]
         for key, value in zip(self._keys, self._figures(record).values(), strict=True):
-            parts.append(key)
-            parts.append(cdr.string("" if value is None else str(value)))
+            parts += key, _NOTHING if value is None or value == "" else cdr.string(str(value))
         return b"".join(parts)
 
     def _figures(self, record: TickRecord) -> dict[str, object]:
@@ -85,9 +87,9 @@ class TickMessage:
             "frame_age_ms": _ms(record.frame_age_ns),
             "predicted_ms": _ms(record.predicted_ns),
             "allowance_ms": _ms(record.allowance_ns),
-            **{f"predicted_{stage}_ms": _ms(predicted.get(stage)) for stage in PASS_STAGES},
+            **{key: _ms(predicted.get(stage)) for stage, key in _PREDICTED_KEYS},
             "pass_ms": _ms(own and own.total_ns),
-            **{f"{stage}_ms": _ms(own and getattr(own.stages, f"{stage}_ns")) for stage in STAGES},
+            **{key: _ms(own and getattr(own.stages, field)) for key, field in _STAGE_KEYS},
             "retained_frames": record.retained_frames,
             "evicted": " ".join(str(line["frame"]) for line in record.journal),
             "hold_ms": _ms(record.hold_ns),

@@ -235,8 +235,9 @@ ENGINE = (
     Parameter(
         "engine.backend",
         "auto",
-        "What runs the model. `numpy`: any CPU. `cuda`: an NVIDIA GPU, on trial, see docs/kernels.md. "
-        "`auto`: numpy; the log says why not cuda. `fake`: no model, for trials of wiring and timing.",
+        "What runs the model. `numpy`: any CPU. `cuda`: an NVIDIA GPU of sm_80 or later. `auto`: cuda where "
+        "it can run, else numpy; the log says which and why. `fake`: no model, for trials of wiring and "
+        "timing.",
         allowed=("auto", "numpy", "cuda", "fake"),
     ),
     Parameter(

@@ -21,7 +21,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from vla_edge_ros import output
-from vla_edge_ros.engine.cuda.peers import COMPETITORS, full_context
+from vla_edge_ros.engine.cuda.benchmark import full_context
+from vla_edge_ros.engine.cuda.peers import COMPETITORS
 from vla_edge_ros.engine.linux import end_with_parent, same_imports
 from vla_edge_ros.engine.presets import PRESETS
 

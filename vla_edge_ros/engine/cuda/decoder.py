@@ -1,6 +1,7 @@
 """A model on the device: weights, KV cache and workspaces in one arena, and its passes as captured graphs."""
 
 import ctypes
+import struct
 import time
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from vla_edge_ros.engine.cuda.device_clock import DeviceClock
 from vla_edge_ros.engine.cuda.kernels import Arguments, Kernels, command_dtype, last_mark_ns, result_dtype
 from vla_edge_ros.engine.cuda.plan import Plan
 from vla_edge_ros.engine.cuda.upload import Uploader, bf16_bits, fill_random, rope_table
+from vla_edge_ros.engine.cuda.waiting import Waiting
 from vla_edge_ros.engine.interface import FRAME_TOKENS, EngineError
 from vla_edge_ros.engine.model_config import ACTION_ROWS
 from vla_edge_ros.engine.weights import EMBEDDING, WeightSource
@@ -26,6 +28,15 @@ PASSES_BETWEEN_SWEEPS = 1 << 20
 NEVER_NS = (1 << 64) - 1
 
 _LONGEST_LAYER_NS = (1 << 32) - 1
+_FOREVER_NS = 1 << 62
+
+_COMMAND_HEADER = struct.Struct("=8IQ2I")
+"""`Command` before its slots, as in `command_dtype`; NumPy takes a microsecond for each field of a record."""
+_NOT_KNOWN = (0, 0, 0)
+"""is_void, is_aborted and frame_index, which the device writes."""
+
+_NOT_READY = 600
+"""CUDA_ERROR_NOT_READY: the answer to a query, and no error."""
 
 _PIXELS_OFFSETS_WORD = 32
 _PIXELS_OFFSET = 4096
@@ -106,6 +117,7 @@ class CudaDecoder:
             self.poison()
             self._passes = 0
             self._launched_ns = 0
+            self._waiting = Waiting(self._is_over)
             self.clock = DeviceClock()
             self.frame_graph = self.capture("fetch", "rank_context", "prefill", "decode")
             self.prompt_graph = self.capture("fetch", "rank_context", "prefill")
@@ -124,11 +136,11 @@ class CudaDecoder:
         self.stream = self._made(
             driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING), driver.cuStreamDestroy
         )
-        self._done = self._made(
-            driver.cuEventCreate(driver.CUevent_flags.CU_EVENT_BLOCKING_SYNC), driver.cuEventDestroy
-        )
-        self.command, command_address = self._page_locked(command, sizes["command"])
-        self.result, result_address = self._page_locked(result, sizes["result"])
+        written, command_address = self._page_locked(command, sizes["command"])
+        self._header = written.view(np.uint8)[: _COMMAND_HEADER.size]
+        self._token_slots, self._context_slots = written["token_slots"][0], written["context_slots"][0]
+        told, result_address = self._page_locked(result, sizes["result"])
+        self._result = told[0]
         self.arguments = Arguments(host_command=command_address, result=result_address)
         for name in self._region_names():
             setattr(self.arguments, name, self.arena[name])
@@ -226,35 +238,49 @@ class CudaDecoder:
         abort_ns: device time by which it must end. It stops as soon as it cannot, where each layer that is
             still to come takes `prefill_layer_ns` or `decode_layer_ns`.
         """
-        command = self.command
         n_context, n_tokens = len(context_slots), len(token_slots)
         if self._passes % PASSES_BETWEEN_SWEEPS == 0:
             for name in ("words", "prefill"):
                 self._clear(name)
-        command["epoch"] = self._passes % PASSES_BETWEEN_SWEEPS * EPOCHS
+        epoch = self._passes % PASSES_BETWEEN_SWEEPS * EPOCHS
         self._passes += 1
-        command["n_context"], command["n_tokens"], command["n_steps"] = n_context, n_tokens, n_steps
-        command["is_frame"], command["abort_ns"] = is_frame, abort_ns
-        command["prefill_layer_ns"] = min(prefill_layer_ns, _LONGEST_LAYER_NS)
-        command["decode_layer_ns"] = min(decode_layer_ns, _LONGEST_LAYER_NS)
-        command["is_void"] = command["is_aborted"] = 0
-        command["token_slots"][0, :n_tokens] = token_slots
-        command["context_slots"][0, :n_context] = context_slots
+        least_ns = min(prefill_layer_ns, _LONGEST_LAYER_NS), min(decode_layer_ns, _LONGEST_LAYER_NS)
+        given = epoch, n_context, n_tokens, n_steps, is_frame
+        _COMMAND_HEADER.pack_into(self._header, 0, *given, *_NOT_KNOWN, abort_ns, *least_ns)
+        self._token_slots[:n_tokens] = token_slots
+        self._context_slots[:n_context] = context_slots
         if graph is None:
             graph = self.frame_graph if is_frame else self.prompt_graph
-        driver = self.device.driver
         self._launched_ns = time.monotonic_ns()
-        check(driver.cuGraphLaunch(graph, self.stream))
-        check(driver.cuEventRecord(self._done, self.stream))
+        check(self.device.driver.cuGraphLaunch(graph, self.stream))
 
-    def finish(self) -> np.void:
-        """Wait for the pass in flight, without the interpreter lock; the next one overwrites its `Result`."""
-        check(self.device.driver.cuEventSynchronize(self._done))
-        told = self.result[0]
+    def is_over_by(self, until_ns: int, least_ns: int = 0) -> bool:
+        """True as soon as the pass in flight is over, False once the steady clock reads `until_ns`.
+
+        least_ns: what it takes at least from its launch on; until shortly before, the processor is free.
+        """
+        return self._waiting.until(until_ns, self._launched_ns + least_ns)
+
+    def finish(self, least_ns: int = 0) -> np.void:
+        """Wait for the pass in flight, however long; its `outcome`. `least_ns`: as above."""
+        self.is_over_by(_FOREVER_NS, least_ns)
+        return self.outcome()
+
+    def outcome(self) -> np.void:
+        """The `Result` of a pass that is over; the next one overwrites it."""
+        told = self._result
         self.clock.observe(
             self._launched_ns, int(told["fetched_ns"]), last_mark_ns(told), time.monotonic_ns()
         )
         return told
+
+    def _is_over(self) -> bool:
+        # Of the stream: to record an event at the pass's end would take another 7 us of each.
+        returned = self.device.driver.cuStreamQuery(self.stream)
+        if int(returned[0]) == _NOT_READY:
+            return False
+        check(returned)
+        return True
 
     def close(self) -> None:
         self._releases.close()

@@ -1,9 +1,9 @@
-"""The CUDA engine: `Engine` over a decoder on the device, driven by one thread that owns the context."""
+"""The CUDA engine: `Engine` over a decoder on the device."""
 
 import importlib.util
-import queue
-import threading
 import time
+import traceback
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 
 import numpy as np
@@ -38,7 +38,8 @@ for _module, _package in (("pycuda", "pycuda"), ("cuda.bindings", "cuda-bindings
         raise ImportError(f"{_package} is not installed: pip install {_package}")
 
 _PARTS = ("copy", "vision", "prefill")
-_NO_FRAME, _OVERTAKEN = 1, 2
+_OVERTAKEN = 2
+"""`Result.is_void` of a pass whose frame was overtaken by a newer one while the device read it."""
 _MAX_ATTEMPTS = 8
 """Passes tried when the frame is overtaken while the device reads it, as in perception/frame_buffer.py."""
 
@@ -46,62 +47,68 @@ _MAX_ATTEMPTS = 8
 class CudaEngine:
     """`frames` is a perception FrameBuffer, whose pages are locked and read by the device.
 
-    `submit` hands work to the engine's thread and returns; that thread waits for the device without the
-    interpreter lock. A CUDA error is sticky: this and every later result is FAILED, and the process that
-    holds the engine must be replaced.
+    All calls come from the thread that configured it, where the CUDA context is current. `submit` launches a
+    pass and returns; `wait` sleeps and asks the device, without a thread between it and the answer. A prompt
+    is written before `submit` returns. A CUDA error is sticky and a defect leaves nobody knows what: this and
+    every later result is FAILED, and the process that holds the engine must be replaced.
     """
 
     def __init__(self, spec: EngineSpec, frames):
         self._spec = spec
         self._frames = frames
-        self._work: queue.SimpleQueue = queue.SimpleQueue()
-        self._results: queue.SimpleQueue = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
-        self._unclaimed: int | None = None
+        self._releases = ExitStack()
+        self._decoder: CudaDecoder | None = None
+        self._running: FrameWork | None = None
+        self._result: WorkResult | None = None
         self._failure = ""
         self._pace = Pace()
 
     def configure(self) -> EngineInfo:
-        """Raises EngineError; nothing stays allocated then."""
+        """Raises EngineError, or what a defect raises; nothing stays allocated then."""
         if not 1 <= self._spec.action_tokens <= MAX_ACTION_TOKENS:
             raise EngineError(f"action_tokens is {self._spec.action_tokens}; wanted 1 to {MAX_ACTION_TOKENS}")
-        self._thread = threading.Thread(target=self._run, name="cuda engine", daemon=True)
-        self._thread.start()
-        info = self._results.get()
-        if isinstance(info, Exception):
-            self._thread.join()
-            self._thread = None
-            raise info
+        try:
+            self._decoder, info = self._open(self._releases)
+        except BaseException:
+            _free_what_can_be(self._releases)
+            raise
         return info
 
     def submit(self, work: PromptWork | FrameWork) -> None:
-        if self._thread is None:
+        if self._decoder is None:
             raise EngineError("the engine is not configured, or closed")
-        if self._unclaimed is not None:
-            raise EngineBusy(f"work {work.work_id} was submitted before work {self._unclaimed} was claimed")
+        if self._result is not None:
+            raise EngineBusy(
+                f"work {work.work_id} was submitted before work {self._result.work_id} was claimed"
+            )
         self._check_slots(work)
-        self._unclaimed = work.work_id
-        self._work.put(work)
+        self._result = WorkResult(work.work_id, WorkStatus.DONE, started_ns=time.monotonic_ns())
+        self._advance(self._begin, work)
 
     def wait(self, until_ns: int) -> WorkResult | None:
-        if self._unclaimed is None:
+        if self._running is not None:
+            self._advance(self._await_pass, until_ns)
+        if self._running is not None:
             return None
-        remaining = (until_ns - time.monotonic_ns()) / 1e9
-        try:
-            result = self._results.get(timeout=remaining) if remaining > 0 else self._results.get_nowait()
-        except queue.Empty:
-            return None
-        self._unclaimed = None
+        result, self._result = self._result, None
+        if result is None and self._failure:
+            now_ns = time.monotonic_ns()
+            return WorkResult(-1, WorkStatus.FAILED, self._failure, started_ns=now_ns, finished_ns=now_ns)
         return result
 
     def evict(self, slots: np.ndarray) -> None:
         """Nothing to do: every pass compares ranks with slots, and a slot is written before it is read."""
 
     def close(self) -> None:
-        if self._thread is not None:
-            self._work.put(None)
-            self._thread.join()
-            self._thread = None
+        decoder, running = self._decoder, self._running
+        self._decoder = self._running = self._result = None
+        if self._failure:
+            _free_what_can_be(self._releases)
+            return
+        if running is not None:
+            with suppress(EngineError):
+                decoder.finish()
+        self._releases.close()
 
     def _check_slots(self, work: PromptWork | FrameWork) -> None:
         if isinstance(work, PromptWork):
@@ -123,36 +130,22 @@ class CudaEngine:
             if n and not 0 <= int(slots.min()) <= int(slots.max()) < self._spec.n_slots:
                 raise ValueError(f"a {kind} slot lies outside 0..{self._spec.n_slots - 1}")
 
-    def _run(self) -> None:
-        """The engine's thread: the CUDA context is current here and nowhere else."""
-        with ExitStack() as releases:
+    def _advance(self, step: Callable, argument) -> None:
+        """Take the work in hand further by `step`: it is over where nothing runs on the device afterwards."""
+        result = self._result
+        if not self._failure:
             try:
-                decoder, info = self._open(releases)
+                step(argument)
+            except EngineError as error:
+                self._failure = str(error)
             except Exception as error:
-                _free_what_can_be(releases)
-                self._results.put(error)
-                return
-            self._serve(decoder, info)
-            if self._failure:
-                _free_what_can_be(releases)
-
-    def _serve(self, decoder: CudaDecoder, info: EngineInfo) -> None:
-        self._results.put(info)
-        while (work := self._work.get()) is not None:
-            result = WorkResult(work.work_id, WorkStatus.DONE, started_ns=time.monotonic_ns())
-            if not self._failure:
-                try:
-                    if isinstance(work, PromptWork):
-                        decoder.fill_prompt(work.tokens, work.slots)
-                        result.stages.prefill_ns = time.monotonic_ns() - result.started_ns
-                    else:
-                        self._pass(decoder, work, result)
-                except EngineError as error:
-                    self._failure = str(error)
-            if self._failure:
-                result.status, result.error = WorkStatus.FAILED, self._failure
+                traceback.print_exc()
+                self._failure = " ".join(f"{type(error).__name__}: {error}".split())
+        if self._failure:
+            self._running = None
+            result.status, result.error = WorkStatus.FAILED, self._failure
+        if self._running is None:
             result.finished_ns = time.monotonic_ns()
-            self._results.put(result)
 
     def _open(self, releases: ExitStack) -> tuple[CudaDecoder, EngineInfo]:
         """Whatever is made here is freed by `releases`."""
@@ -193,20 +186,42 @@ class CudaEngine:
         require_budget(spec, planned_account(device, by_rule, self._frames.size_bytes))
         return plan_of_device(device, config, spec.n_slots)
 
-    def _pass(self, decoder: CudaDecoder, work: FrameWork, result: WorkResult) -> None:
-        limits = self._limits(decoder, work)
-        for _ in range(_MAX_ATTEMPTS):
-            now_ns = time.monotonic_ns()
-            countdown = Countdown(self._pace, work, _PARTS, now_ns)
-            try:
-                countdown.look(now_ns)
-            except CannotEnd:
-                countdown.stop(now_ns, result)
-                return
-            decoder.begin(work.context_slots, work.frame_slots, self._spec.action_tokens, **limits)
-            told = decoder.finish()
-            if told["is_void"] != _OVERTAKEN:
-                break
+    def _begin(self, work: PromptWork | FrameWork) -> None:
+        if isinstance(work, PromptWork):
+            self._decoder.fill_prompt(work.tokens, work.slots)
+            self._result.stages.prefill_ns = time.monotonic_ns() - self._result.started_ns
+        else:
+            self._attempts_left = _MAX_ATTEMPTS
+            self._launch(work)
+
+    def _launch(self, work: FrameWork) -> None:
+        self._running = None
+        now_ns = time.monotonic_ns()
+        countdown = Countdown(self._pace, work, _PARTS, now_ns)
+        try:
+            countdown.look(now_ns)
+        except CannotEnd:
+            countdown.stop(now_ns, self._result)
+            return
+        self._attempts_left -= 1
+        self._least_ns = countdown.left_ns
+        limits = self._limits(work)
+        self._decoder.begin(work.context_slots, work.frame_slots, self._spec.action_tokens, **limits)
+        self._running = work
+
+    def _await_pass(self, until_ns: int) -> None:
+        # No deadline lies before the least that a pass takes: it would not have been launched.
+        while self._running is not None and self._decoder.is_over_by(until_ns, self._least_ns):
+            work, told = self._running, self._decoder.outcome()
+            if told["is_void"] == _OVERTAKEN and self._attempts_left:
+                self._launch(work)
+            else:
+                self._running = None
+                self._tell(work, told)
+
+    def _tell(self, work: FrameWork, told: np.void) -> None:
+        """What a pass came to, as its result."""
+        result = self._result
         if told["is_void"]:
             result.status = WorkStatus.NO_FRAME
             return
@@ -216,21 +231,19 @@ class CudaEngine:
         if told["is_aborted"]:
             countdown.stop(int(told["stopped_ns"]), result)
             return
-        n = self._spec.action_tokens
-        logits = told["logits"][:n].copy()
-        if int(told["steps_done"]) != n or not np.isfinite(logits).all():
-            self._failure = (
-                f"the pass ended after {told['steps_done']} of {n} steps or its logits are not finite"
-            )
-            return
+        n, steps_done = self._spec.action_tokens, int(told["steps_done"])
+        logits = told["logits"][None, :n]
+        if steps_done != n or not np.isfinite(logits).all():
+            raise EngineError(f"the pass ended after {steps_done} of {n} steps or its logits are not finite")
         countdown.tell(result)
-        result.frame = FrameMeta(*(int(value) for value in told["frame_meta"]))
-        result.tokens = (told["actions"][None, :n] + self._first_action).astype(np.int32)
-        result.top_probability, result.entropy = confidence(logits[None])
+        result.frame = FrameMeta(*told["frame_meta"].tolist())
+        result.tokens = told["actions"][None, :n] + self._first_action
+        result.top_probability, result.entropy = confidence(logits)
         result.embedding = told["embedding"].copy()
 
-    def _limits(self, decoder: CudaDecoder, work: FrameWork) -> dict[str, int]:
+    def _limits(self, work: FrameWork) -> dict[str, int]:
         """What the device compares its own time with, for `CudaDecoder.begin`."""
+        decoder = self._decoder
         abort_ns = decoder.clock.device_ns(work.deadline_ns) if work.deadline_ns else None
         if abort_ns is None:
             return {}

@@ -9,11 +9,12 @@ import json
 import sys
 from collections.abc import Callable
 
-from vla_edge_ros.engine.interface import FRAME_TOKENS, MAX_ACTION_TOKENS
+from vla_edge_ros.engine.cuda.benchmark import Bench, full_context
+from vla_edge_ros.engine.cuda.device import Device
+from vla_edge_ros.engine.interface import MAX_ACTION_TOKENS
 from vla_edge_ros.engine.presets import PRESETS
 
 OWN_PASSES = 500
-PROMPT_TOKENS = 45
 FORWARDS = 1 + MAX_ACTION_TOKENS
 
 
@@ -21,9 +22,6 @@ class Own:
     """This package's engine."""
 
     def __init__(self, model: str, n_slots: int, n_context: int) -> None:
-        from vla_edge_ros.engine.cuda.benchmark import Bench
-        from vla_edge_ros.engine.cuda.device import Device
-
         self._bench = Bench(Device(), model, n_slots)
         self._n_context = n_context
 
@@ -140,12 +138,6 @@ COMPETITORS = {
     "static_compile": StaticCompiled,
     "bf16_product": MatrixProduct,
 }
-
-
-def full_context(n_slots: int) -> int:
-    """Ranks before the frame of a pass at full memory, as the engine's benchmark has them."""
-    n_frames = (n_slots - PROMPT_TOKENS - MAX_ACTION_TOKENS) // FRAME_TOKENS
-    return PROMPT_TOKENS + (n_frames - 1) * FRAME_TOKENS
 
 
 def _scene(model: str, n_context: int):
