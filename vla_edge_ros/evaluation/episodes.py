@@ -10,15 +10,8 @@ _CAPTION = (
     " action, yellow for a hold, red for a stop."
 )
 _HEADS = (
-    "task",
-    "told",
-    "outcome",
-    "after",
-    "from the goal",
-    "fresh",
-    "other decisions",
-    "late",
-    "confidence",
+    *("task", "told", "outcome", "after", "from the goal"),
+    *("fresh", "other decisions", "late", "confidence"),
 )
 
 
@@ -43,7 +36,7 @@ def episode_parts(run: dict, picture: bytes | None) -> list[str]:
 def _row(episode: dict) -> list[str]:
     ticks, distance_m = episode.get("ticks"), episode.get("distance_m")
     told = ", then ".join(f"“{text}”" for text in episode.get("instructions") or [])
-    others = ", ".join(f"{name} {n}" for name, n in (episode.get("others") or {}).items())
+    others = ", ".join(f"{n} {name}" for name, n in (episode.get("others") or {}).items())
     return [
         f"{episode.get('task', NOTHING)}, seed {episode.get('seed', NOTHING)}",
         told or NOTHING,
@@ -59,9 +52,10 @@ def _row(episode: dict) -> list[str]:
 
 def _outcome(episode: dict) -> str:
     if episode.get("distance_m") is None:
-        return "names nothing on the table"
+        return "told of nothing on the table"
     return "succeeded" if episode.get("has_succeeded") else "failed"
 
 
 def _cell(text: str) -> str:
-    return f"<td>{html.escape(text)}</td>"
+    kind = ' class="figure"' if text[:1].isdigit() else ""
+    return f"<td{kind}>{html.escape(text)}</td>"

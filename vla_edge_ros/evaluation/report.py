@@ -31,6 +31,8 @@ def report(run: dict, film_strips: dict[str, list[FilmFrame]], picture: bytes | 
     """The page as text. Whatever the run lacks is shown as a dash."""
     kind, policy = str(run.get("kind") or "run"), str(run.get("policy") or NOTHING)
     title = f"{kind} of {Path(str(run.get('bag') or NOTHING)).name}"
+    if run.get("episodes"):
+        title = f"{kind} with the simulated arm"
     parts = [
         f"<h1>{html.escape(title)}</h1>",
         f'<p class="facts">{_facts(run)}</p>',

@@ -77,6 +77,7 @@ td { text-align: right; white-space: nowrap; }
 .gap span { color: var(--ink); }
 .episodes { margin-top: 12px; overflow-x: auto; }
 .episodes th, .episodes td { text-align: left; padding-right: 18px; white-space: normal; }
+.episodes .figure { white-space: nowrap; }
 footer { margin-top: 44px; color: var(--muted); font-size: 13px; overflow-wrap: anywhere; }
 @media print { main { max-width: none; padding: 0; } figure, .strip, .table, .card { break-inside: avoid; } }
 """

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from vla_edge_ros.control.decision import Decision
 from vla_edge_ros.errors import one_line
+from vla_edge_ros.evaluation.run_document import summarise
 from vla_edge_ros.figures import in_words
 from vla_edge_ros.nodes.live_run import Driver
 from vla_edge_ros.nodes.simulated_run import SimulatedEpisode, SimulatedRun, figures_of
@@ -74,24 +75,31 @@ class DemoScreen:
         )
 
     def summarise(self, simulated: SimulatedRun) -> None:
-        """The table of the episodes."""
+        """The table of the episodes, and what a pass took."""
+        records = simulated.recorded.ticks
         table = Table(box=box.SIMPLE_HEAD)
-        for name in ("task", "outcome", "from the goal", "FRESH", "other decisions", "late", "confidence"):
-            table.add_column(
-                name, justify="left" if name in ("task", "outcome", "other decisions") else "right"
-            )
+        for name in ("task", "outcome", "FRESH", "late", "confidence", "other decisions"):
+            is_text = name in ("task", "outcome", "other decisions")
+            table.add_column(name, justify="left" if is_text else "right")
         for episode in simulated.episodes:
-            figures = figures_of(simulated.recorded.ticks, episode)
+            figures = figures_of(records, episode)
             table.add_row(
                 episode.task,
                 outcome(episode),
-                in_words(None if episode.distance_m is None else 100 * episode.distance_m, 1, "cm"),
                 in_words(100 * figures["fresh"] / figures["ticks"] if figures["ticks"] else None, 1, "%"),
-                ", ".join(f"{name} {n}" for name, n in figures["others"].items()) or "none",
                 in_words(figures["late"]),
                 in_words(figures["confidence"], 2),
+                "\n".join(f"{n} {name}" for name, n in figures["others"].items()) or "none",
             )
         self._console.print(table)
+        run, parameters = summarise(records), simulated.recorded.run["parameters"]
+        pass_ms = run["latency_ms"]["pass"]
+        cutoff_ms = parameters["control.deadline_ms"] - parameters["control.margin_ms"]
+        self._say(
+            f"a pass took {in_words(pass_ms['p50'], 1)} ms at p50 and {in_words(pass_ms['p99'], 1)} ms at p99 "
+            f"of {cutoff_ms:.1f} ms; {run['late_publishes']} of {run['ticks']} publishes were late, "
+            f"{simulated.recorded.end['bare_loop']['late']} in a bare loop beside the node"
+        )
 
     def _on_tick(self, message: DiagnosticStatus) -> None:
         self._decisions[message.message] += 1
@@ -105,5 +113,5 @@ class DemoScreen:
 
 def outcome(episode: SimulatedEpisode) -> str:
     if episode.distance_m is None:
-        return "names nothing on the table, not judged"
-    return "succeeded" if episode.has_succeeded else "failed"
+        return "told of nothing on the table"
+    return f"{'succeeded' if episode.has_succeeded else 'failed'}, {100 * episode.distance_m:.1f} cm off"

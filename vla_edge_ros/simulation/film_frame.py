@@ -71,7 +71,7 @@ class FilmFrames:
 
 def _outcome(moment: Moment) -> tuple[str, tuple[int, int, int]]:
     if moment.distance_m is None:
-        return "names nothing here", _QUIET
+        return "nothing of that here", _QUIET
     return ("✓ succeeded", _GOOD) if moment.has_succeeded else ("✗ failed", _BAD)
 
 
