@@ -95,9 +95,10 @@ class DemoScreen:
         run, parameters = summarise(records), simulated.recorded.run["parameters"]
         pass_ms = run["latency_ms"]["pass"]
         cutoff_ms = parameters["control.deadline_ms"] - parameters["control.margin_ms"]
+        p50, p99 = in_words(pass_ms["p50"], 1), in_words(pass_ms["p99"], 1)
         self._say(
-            f"a pass took {in_words(pass_ms['p50'], 1)} ms at p50 and {in_words(pass_ms['p99'], 1)} ms at p99 "
-            f"of {cutoff_ms:.1f} ms; {run['late_publishes']} of {run['ticks']} publishes were late, "
+            f"a pass took {p50} ms at p50 and {p99} ms at p99 of {cutoff_ms:.1f} ms; "
+            f"{run['late_publishes']} of {run['ticks']} publishes were late, "
             f"{simulated.recorded.end['bare_loop']['late']} in a bare loop beside the node"
         )
 
