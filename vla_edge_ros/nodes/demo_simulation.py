@@ -5,6 +5,7 @@ The picture is drawn after the run from the joints that were measured, so that i
 
 import argparse
 import json
+import shutil
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
@@ -44,10 +45,12 @@ def run(args: argparse.Namespace, given: dict, console: Console) -> int:
         policy_file = str(share_directory() / "config/policies/tiny_vla.yaml")
         values = validate_all(DEPLOYMENT | {"actions.policy_file": policy_file} | given | own)
         episodes = _episodes(args.task, args.seed, instruction, args.seconds or 0.0)
+        recording = Path(folder) / bag_path.name
         with DemoScreen(console, len(episodes)) as screen:
             simulated = run_simulated(
-                episodes, values, screen.warn, screen.ended, screen.look, screen.start, bag_path
+                episodes, values, screen.warn, screen.ended, screen.look, screen.start, recording
             )
+        shutil.move(recording, bag_path)
     recorded = simulated.recorded
     recorded.run["joint_states"] = {
         "names": [*JOINTS, "gripper"],

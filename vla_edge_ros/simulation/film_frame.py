@@ -7,6 +7,7 @@ import numpy as np
 from matplotlib import font_manager
 from PIL import Image, ImageDraw, ImageFont
 
+from vla_edge_ros.errors import one_line
 from vla_edge_ros.figures import in_words
 from vla_edge_ros.simulation.spectator import HEIGHT, WIDTH, Moment
 
@@ -38,7 +39,7 @@ class FilmFrames:
         pen = ImageDraw.Draw(picture)
         self._draw_inset(picture, pen, own)
         top = HEIGHT + 10
-        instruction = f"“{moment.instruction}”" if moment.instruction else "nothing to do"
+        instruction = f"“{one_line(moment.instruction)}”" if moment.instruction else "nothing to do"
         pen.text((_MARGIN, top), _fitting(instruction, self._bold, WIDTH - 2 * _MARGIN), _INK, self._bold)
         self._draw_state(pen, moment, top + 26)
         picture.paste(self._time_line, (0, picture.height - _TIME_LINE_HEIGHT))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import mujoco
 import numpy as np
 
-from vla_edge_ros.simulation.opening import open_episode
+from vla_edge_ros.simulation.opening import lay_table
 from vla_edge_ros.simulation.renderer import Renderer
 from vla_edge_ros.simulation.scene import N_JOINTS, Scene
 from vla_edge_ros.simulation.tasks import Task
@@ -55,7 +55,7 @@ class Spectator:
         """(HEIGHT, WIDTH, 3) uint8 from beside the table, and (64, 128, 3) from the arm's own camera."""
         if moment.number != self._number:
             self._number = moment.number
-            self._task, _ = open_episode(self._scene, moment.seed, moment.task)
+            self._task = lay_table(self._scene, moment.seed, moment.task)
         self._task.show(moment.time_s)
         self._scene.place_arm(np.array(moment.joints[:N_JOINTS]), moment.joints[N_JOINTS])
         return self._beside.render(), self._own.render()

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from vla_edge_ros.simulation.opening import open_episode
+from vla_edge_ros.simulation.opening import lay_table
 from vla_edge_ros.simulation.scene import Scene
 from vla_edge_ros.simulation.tasks import Dwell, Task
 
@@ -58,7 +58,7 @@ def seed_for(text: str, task: str, seed: int) -> int:
     """The first seed from `seed` on whose table has the object that `text` names; `seed` where none has."""
     scene = Scene()
     for candidate in range(seed, seed + _SEEDS_LOOKED_AT):
-        open_episode(scene, candidate, task)
+        lay_table(scene, candidate, task)
         if object_named(scene, text) is not None:
             return candidate
     return seed
