@@ -97,7 +97,7 @@ def test_joints_of_another_name_end_in_one_line_that_names_them(ros_environment,
     (tmp_path / statistics.name).write_text(statistics.read_text())
     run = demo(ros_environment, tmp_path, *FAKE, "--param", f"actions.policy_file={policy}")
     assert run.returncode == 2
-    assert "elbow is missing, it has joint1, joint2, joint3" in run.stderr
+    assert "moves elbow; the simulated arm has joint1, joint2, joint3" in run.stderr
     assert "Traceback" not in run.stdout + run.stderr
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from rich.console import Console
 
 from vla_edge_ros import output
+from vla_edge_ros.control.settings import policy_of
 from vla_edge_ros.errors import UserError
 from vla_edge_ros.evaluation.bags import open_bag
 from vla_edge_ros.evaluation.report import write_report
@@ -44,6 +45,7 @@ def run(args: argparse.Namespace, given: dict, console: Console) -> int:
             raise UserError(f"--param {name}: the demo sets it itself; leave it out")
         policy_file = str(share_directory() / "config/policies/tiny_vla.yaml")
         values = validate_all(DEPLOYMENT | {"actions.policy_file": policy_file} | given | own)
+        _check_joints(values)
         episodes = _episodes(args.task, args.seed, instruction, args.seconds or 0.0)
         recording = Path(folder) / bag_path.name
         with DemoScreen(console, len(episodes)) as screen:
@@ -77,6 +79,15 @@ def run(args: argparse.Namespace, given: dict, console: Console) -> int:
         soft_wrap=True,
     )
     return 0 if document["replay_is_equal"] else 1
+
+
+def _check_joints(values: dict) -> None:
+    """Raises UserError where the policy moves a joint that the simulated arm does not have."""
+    arm = [*JOINTS, "gripper"]
+    moved = [joint for group in policy_of(values).groups for joint in group.joints]
+    if strange := [joint for joint in moved if joint not in arm]:
+        file = values["actions.policy_file"]
+        raise UserError(f"{file}: moves {', '.join(strange)}; the simulated arm has {', '.join(arm)}")
 
 
 def _episodes(task: str | None, seed: int | None, instruction: str, seconds: float) -> list[Episode]:

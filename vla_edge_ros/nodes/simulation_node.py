@@ -72,6 +72,10 @@ class SimulationNode(Node):
         """Raises UserError where a parameter is refused, or the recording cannot be written."""
         super().__init__("simulation")
         self.failure: Exception | None = None
+        # What `destroy_node` needs comes first: a parameter may be refused.
+        self._stop = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._recorder: BagRecorder | None = None
         self._values = declare(self, SIMULATION)
         self.add_on_set_parameters_callback(self._on_set_parameters)
         self._steady_clock = SteadyClock(lambda: self.get_clock().now().nanoseconds)
@@ -90,12 +94,10 @@ class SimulationNode(Node):
         self._n_images = self._n_joint_states = 0
         self._said: tuple[int, str] | None = None
         self._said_ns: dict[str, int] = {}
-        self._recorder: BagRecorder | None = None
         if self._values["record_path"]:
             path = Path(self._values["record_path"])
             topics = {self.resolve_topic_name(topic): name for topic, name in RECORDED.items()}
             self._recorder = BagRecorder(path, topics)
-        self._stop = threading.Event()
         self._threads = [
             threading.Thread(target=self._guarded, args=(work,), name=work.__name__.strip("_"))
             for work in (self._run_physics, self._run_camera)
