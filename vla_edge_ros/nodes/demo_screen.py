@@ -54,24 +54,22 @@ class DemoScreen:
             self._decisions.clear()
         n_ticks = sum(self._decisions.values())
         fresh = f"{100 * self._decisions[Decision.FRESH] / n_ticks:.0f} % FRESH" if n_ticks else "no tick yet"
-        holds = "".join(f", {name} {n}" for name, n in self._decisions.items() if name != Decision.FRESH)
         distance = in_words(100 * float(status["distance_m"]), 0, "cm")
         self._status.update(
             Text(
                 f"{status['task']} {float(status['time_s']):4.1f} s: {one_line(status['instruction'])} | "
-                f"{distance} to go | {fresh}{holds}{self._pass_ms}"
+                f"{distance} to go | {fresh}{self._pass_ms}"
             )
         )
 
     def ended(self, episode: SimulatedEpisode) -> None:
         self._n_ended += 1
         told = ", then ".join(f"“{one_line(text)}”" for text in episode.instructions)
+        style = "yellow" if episode.distance_m is None else "green" if episode.has_succeeded else "red"
         self._say(
             f"{self._n_ended}/{self._n_episodes} {episode.task}, seed {episode.seed}: {told}: "
             f"{outcome(episode)} after {episode.seconds:.1f} s",
-            {True: "green", False: "red", None: "yellow"}[
-                episode.has_succeeded if episode.distance_m is not None else None
-            ],
+            style,
         )
 
     def summarise(self, simulated: SimulatedRun) -> None:
