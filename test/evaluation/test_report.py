@@ -316,9 +316,10 @@ EPISODE = {
 
 
 def test_a_run_of_episodes_tells_how_each_went_and_shows_the_picture():
-    lost = EPISODE | {"has_succeeded": False, "distance_m": None}
-    page = report(a_run(episodes=[EPISODE, lost]), {}, b"picture")
-    assert "demo with the simulated arm" in page and "1 of 2" in page
+    lost = EPISODE | {"has_succeeded": False}
+    page = report(a_run(episodes=[EPISODE, lost | {"distance_m": None}, lost]), {}, b"picture")
+    assert "demo with the simulated arm" in page
+    assert "<b>1 of 2</b><span>episodes succeeded" in page, "an episode without a goal is not judged"
     assert "data:image/webp;base64,cGljdHVyZQ==" in page
     cells = re.findall(r"<td[^>]*>([^<]*)</td>", page.split("What the arm did")[1].split("</table>")[0])
     assert cells[:9] == [

@@ -51,7 +51,7 @@ def report(run: dict, film_strips: dict[str, list[FilmFrame]], picture: bytes | 
         ),
         "<h2>What the robot still remembers</h2>",
         '<p class="quiet">The frames left in memory at the end, by eviction policy. Marks on the axis are'
-        " remembered frames; what lies between them was evicted.</p>",
+        " remembered frames; what lies between them was evicted, or not retained between the strides.</p>",
         *_strips(run, film_strips, policy),
         "<h2>Memory</h2>",
         captioned(memory_plot(run), f"Frames held and frames evicted, policy {policy}."),
@@ -106,12 +106,12 @@ def _cards(run: dict) -> list[str]:
 
 
 def _episode_cards(run: dict) -> list[str]:
-    episodes = run.get("episodes")
-    if not episodes:
+    judged = [episode for episode in run.get("episodes") or [] if episode.get("distance_m") is not None]
+    if not judged:
         return []
-    succeeded = sum(bool(episode.get("has_succeeded")) for episode in episodes)
-    noun = "episode" if len(episodes) == 1 else "episodes"
-    return [_card(f"{succeeded} of {len(episodes)}", f"{noun} succeeded", succeeded == len(episodes))]
+    succeeded = sum(bool(episode.get("has_succeeded")) for episode in judged)
+    noun = "episode" if len(judged) == 1 else "episodes"
+    return [_card(f"{succeeded} of {len(judged)}", f"{noun} succeeded", succeeded == len(judged))]
 
 
 def _card(figure: str, label: str, is_good: bool | None) -> str:
