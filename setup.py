@@ -56,7 +56,7 @@ setup(
         "cluster": ["ray>=2.9"],
         "gpu": ["pycuda>=2024.1", "cuda-bindings>=12.6"],
         # From 4.0 on MuJoCo wants Python 3.11.
-        "simulation": ["mujoco>=3.3,<4"],
+        "simulation": ["mujoco>=3.3,<4", "pillow>=9.2"],
         "training": ["mujoco>=3.3,<4", "torch>=2.6", "safetensors>=0.4"],
         "test": [
             "pytest>=8.0",

@@ -50,7 +50,7 @@ ROSDEP_KEYS = {
 """In rosdep's base.yaml and python.yaml as this list was made, on 2026-11-29; rosdep is not asked here. What
 has no key there (rosbags, ...) comes from pip."""
 
-MODULES_OF = {"cv2": "opencv-python-headless", "yaml": "PyYAML"}
+MODULES_OF = {"cv2": "opencv-python-headless", "yaml": "PyYAML", "PIL": "pillow"}
 """Modules whose project has another name; the others have the same."""
 
 LAYERS = ["nodes", "simulation", "evaluation", "control", "engine", "memory", "actions", "perception"]

@@ -193,6 +193,7 @@ def test_the_demo_passes_its_arguments_on_unchanged(sandbox):
     done = sandbox.run("bash", "scripts/demo.sh", "--bag", "my bag", "--seconds", "3")
     assert done.returncode == 0, done.stderr
     assert sandbox.calls[-1] == "vla-edge demo --bag my bag --seconds 3"
+    assert f"pip {sandbox.root}[simulation]" in sandbox.calls
 
 
 def test_ci_runs_every_check_in_turn(sandbox):

@@ -32,11 +32,14 @@ class Command:
 COMMANDS = {
     "demo": Command(
         "vla_edge_ros.nodes.demo",
-        "watch the real node work on a camera recording, in real time",
-        "Plays a recording through DDS into the lifecycle node and shows what it decides. Then prints a "
-        "table and writes out/demo.json and out/report.html with plots and the frames still remembered.",
+        "watch the real node move a simulated arm, or work on a camera recording, in real time",
+        "Closes the loop around the lifecycle node over DDS: a simulated arm does what it is told. Writes "
+        "out/report.html with an animated picture of the episodes, plots and the frames still remembered, "
+        "and what can be replayed. Plays a recording as the camera instead where --bag names one, and where "
+        "MuJoCo, OpenGL or the trained model is missing, which a line then says.",
         (
             "vla-edge demo",
+            "vla-edge demo --instruction 'go to the blue ball' --seconds 30",
             "vla-edge demo --bag my_bag --topic /camera/image_raw --seconds 20 --policy fifo",
         ),
     ),

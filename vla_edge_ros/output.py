@@ -31,6 +31,14 @@ def write_text(path: Path, text: str) -> None:
         raise _refusal(path, error) from None
 
 
+def write_bytes(path: Path, data: bytes) -> None:
+    """Raises UserError."""
+    try:
+        path.write_bytes(data)
+    except (OSError, ValueError) as error:
+        raise _refusal(path, error) from None
+
+
 def _refusal(path: Path, error: OSError | ValueError) -> UserError:
     reason = getattr(error, "strerror", None) or error
     if isinstance(error, FileExistsError | NotADirectoryError):

@@ -300,6 +300,40 @@ def test_all_strips_share_one_time_axis(page):
     assert [float(x) for x in re.findall(r"M([\d.]+) 4V22", page)] == [1000.0, 250.0]
 
 
+EPISODE = {
+    "task": "reach",
+    "seed": 3,
+    "has_succeeded": True,
+    "seconds": 2.6,
+    "distance_m": 0.031,
+    "instructions": ["go to the <b>red</b> cube", "go to the blue can"],
+    "ticks": 80,
+    "fresh": 76,
+    "others": {"HOLD_BUSY": 4},
+    "late": 1,
+    "confidence": 0.876,
+}
+
+
+def test_a_run_of_episodes_tells_how_each_went_and_shows_the_picture():
+    lost = EPISODE | {"has_succeeded": False}
+    page = report(a_run(episodes=[EPISODE, lost | {"distance_m": None}, lost]), {}, b"picture")
+    assert "demo with the simulated arm" in page
+    assert "<b>1 of 2</b><span>episodes succeeded" in page, "an episode without a goal is not judged"
+    assert "data:image/webp;base64,cGljdHVyZQ==" in page
+    cells = re.findall(r"<td[^>]*>([^<]*)</td>", page.split("What the arm did")[1].split("</table>")[0])
+    assert cells[:9] == [
+        "reach, seed 3",
+        "“go to the &lt;b&gt;red&lt;/b&gt; cube”, then “go to the blue can”",
+        *("succeeded", "2.6 s", "3.1 cm", "95.0 %", "4 HOLD_BUSY", "1", "0.88"),
+    ]
+    assert cells[11] == "told of nothing on the table"
+
+
+def test_a_run_without_episodes_has_no_part_on_them():
+    assert "What the arm did" not in report(a_run(), {}, b"picture")
+
+
 def test_the_page_is_written_as_utf_8(tmp_path):
     write_report(tmp_path / "report.html", a_run(bag="日本/καλό"), {"fifo": frames(1.0)})
     page = (tmp_path / "report.html").read_text(encoding="utf-8")

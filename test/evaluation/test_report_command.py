@@ -74,6 +74,7 @@ def replayed(tmp_path_factory) -> dict:
         (("parameters", "control.deadline_ms"), "33", "parameters.control.deadline_ms is '33', wanted"),
         (("latency_ms", "pass"), [1], "latency_ms.pass is [1], wanted an object"),
         (("decision_counts", "FRESH"), [[]], "decision_counts.FRESH is [[]], wanted a whole number"),
+        (("episodes",), [{"instructions": "go"}], "episodes[0].instructions is 'go', wanted a list"),
         (("machine",), "\x1b[31m", "machine is '\\x1b[31m', wanted an object"),
     ],
 )
@@ -99,6 +100,16 @@ def test_a_document_without_most_of_it_is_drawn_as_far_as_it_goes(replayed, tmp_
     for records in ([], [{"scheduled_ns": 0}], [{"scheduled_ns": tick} for tick in range(3)]):
         path.write_text(json.dumps({"records": records, "machine": None, "parameters": None}))
         assert main(["report", str(path), "--out", str(tmp_path / "page.html")]) == 0
+
+
+def test_the_picture_beside_a_run_of_episodes_is_shown_again(replayed, tmp_path):
+    path, page = tmp_path / "run.json", tmp_path / "page.html"
+    path.write_text(json.dumps(replayed | {"episodes": [{"task": "reach"}], "picture": "../../episode.webp"}))
+    assert main(["report", str(path), "--out", str(page)]) == 0
+    assert "image/webp" not in page.read_text()
+    (tmp_path / "episode.webp").write_bytes(b"picture")
+    assert main(["report", str(path), "--out", str(page)]) == 0
+    assert "data:image/webp;base64,cGljdHVyZQ==" in page.read_text()
 
 
 def test_a_device_is_not_read_to_its_end(capsys, tmp_path):

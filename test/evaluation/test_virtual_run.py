@@ -1,8 +1,10 @@
 """Replays give the same bytes again, and a recorded run gives its own decisions again."""
 
+import heapq
 import itertools
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -11,6 +13,7 @@ import pytest
 from recorded import SAMPLE, TOPIC, write_rosbag2
 
 from vla_edge_ros.control import settings
+from vla_edge_ros.control.events import Enable
 from vla_edge_ros.control.record import WorkTimes
 from vla_edge_ros.engine.interface import StageTimes
 from vla_edge_ros.errors import UserError
@@ -20,9 +23,11 @@ from vla_edge_ros.evaluation.recorded_run import RecordedRun
 from vla_edge_ros.evaluation.virtual_run import replay, replay_recorded
 from vla_edge_ros.memory.policies import POLICIES
 from vla_edge_ros.parameters import validate_all
+from vla_edge_ros.share import share_directory
 
 SAMPLE_TOPIC = "/camera/image_raw/compressed"
 SMALL = {"memory.slots": 320, "camera.is_compressed": True}
+JOINTS = [*(f"joint{i}" for i in range(1, 8)), "gripper"]
 
 
 def outcome_of(parameters: dict, service_ms: float = 20.0, seconds: float = 2.0) -> dict:
@@ -143,8 +148,11 @@ class UncertainService:
         )
 
 
-def a_live_run(parameters: dict, n_ticks: int) -> RecordedRun:
-    """A run whose ticks wake late and whose passes take as long as they like."""
+def a_live_run(parameters: dict, n_ticks: int, joints: Sequence[tuple[int, list[float]]] = ()) -> RecordedRun:
+    """A run whose ticks wake late and whose passes take as long as they like.
+
+    joints: positions of JOINTS and the steady ns at which they come; where there are any, motion is enabled.
+    """
     frames, begin_ns, origin_ns = [], 5_000_000_000, 5_033_000_000
     decoding_ns = 7_000_000
 
@@ -160,10 +168,14 @@ def a_live_run(parameters: dict, n_ticks: int) -> RecordedRun:
     with open_bag(SAMPLE) as bag:
         first = next(bag.images(SAMPLE_TOPIC))
 
-        def arrivals(rig):
+        def images(rig):
             for ordinal, image in enumerate(bag.images(SAMPLE_TOPIC)):
                 at_ns = begin_ns - 50_000_000 + image.log_ns - first.log_ns
                 yield at_ns, partial(published, rig, image.message, ordinal)
+
+        def arrivals(rig):
+            states = ((at_ns, partial(rig.feel, JOINTS, at, at_ns)) for at_ns, at in joints)
+            return heapq.merge(images(rig), states, key=lambda arrival: arrival[0])
 
         offset = first.log_ns - begin_ns + 50_000_000
         with virtual_run._Rig(parameters, SAMPLE_TOPIC, UncertainService(), arrivals, offset) as rig:
@@ -179,10 +191,16 @@ def a_live_run(parameters: dict, n_ticks: int) -> RecordedRun:
                 rig.clock.sleep_until(schedule.times(tick).start_ns + late_ns)
                 if tick == 40:
                     rig.instruct("another one")
+                if tick == 20 and joints:
+                    rig.controller.post(Enable(True))
                 rig.controller.tick(tick, rig.sink)
                 tick = schedule.following(tick, rig.clock.now_ns())
             ticks = json.loads(json.dumps([record.to_json() for record in rig.sink.records]))
-    return RecordedRun({"parameters": json.loads(json.dumps(parameters))}, frames, ticks, begin)
+    run = {"parameters": json.loads(json.dumps(parameters))}
+    if joints:
+        received = [{"received_ns": at_ns, "positions": at} for at_ns, at in joints]
+        run["joint_states"] = {"names": JOINTS, "received": received}
+    return RecordedRun(run, frames, ticks, begin)
 
 
 @pytest.fixture(scope="module")
@@ -351,6 +369,36 @@ def test_a_run_whose_recorder_dropped_a_frame_is_refused(recorded_live):
     frames = recorded_live.frames[:20] + recorded_live.frames[21:]
     with pytest.raises(UserError, match="frame 21 was not recorded"):
         again(replace(recorded_live, frames=frames))
+
+
+@pytest.fixture(scope="module")
+def recorded_motion() -> RecordedRun:
+    """An arm that moves, and whose joint states stop for a while."""
+    arm = {"actions.policy_file": str(share_directory() / "config/policies/tiny_vla.yaml")}
+    times_ns = (at_ns for at_ns in range(5_001_000_000, 8_500_000_000, 10_000_000))
+    joints = [
+        (at_ns, [0.2 + 1e-10 * (at_ns - 5_000_000_000)] * 8)
+        for at_ns in times_ns
+        if not 7_000_000_000 < at_ns < 7_400_000_000
+    ]
+    return a_live_run(validate_all(SMALL | arm), 100, joints)
+
+
+def test_a_run_in_which_the_robot_moved_is_repeated_with_its_joint_states(recorded_motion):
+    enabled = [tick for tick in recorded_motion.ticks if tick["is_enabled"]]
+    assert {"FRESH", "SAFE_STOP"} <= {tick["decision"] for tick in enabled}
+    assert again(recorded_motion) == run_document.outcome(recorded_motion.ticks)
+
+
+def test_its_actions_are_those_of_its_joint_states(recorded_motion):
+    states = recorded_motion.run["joint_states"]
+    elsewhere = [state | {"positions": [1.0] * 8} for state in states["received"]]
+    moved = replace(
+        recorded_motion, run=recorded_motion.run | {"joint_states": states | {"received": elsewhere}}
+    )
+    live, other = run_document.outcome(recorded_motion.ticks), again(moved)
+    assert other["decisions"] == live["decisions"]
+    assert other["actions"] != live["actions"]
 
 
 def test_a_run_in_which_the_robot_moved_is_refused_with_the_reason(recorded_live):

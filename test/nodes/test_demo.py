@@ -1,4 +1,4 @@
-"""The demo as a newcomer runs it: node, camera and DDS for real, for a few seconds."""
+"""The demo on a recording as a newcomer runs it: node, camera and DDS for real, for a few seconds."""
 
 import json
 import subprocess
@@ -7,7 +7,10 @@ import sys
 import pytest
 from recorded import image_payloads, write_mcap, write_rosbag2
 
-from vla_edge_ros.nodes.demo import COMPARED
+from vla_edge_ros.nodes.demo_recording import COMPARED
+from vla_edge_ros.share import share_directory
+
+SAMPLE = share_directory() / "recordings/sample"
 
 
 def demo(environment, tmp_path, *words) -> subprocess.CompletedProcess:
@@ -24,7 +27,7 @@ def demo(environment, tmp_path, *words) -> subprocess.CompletedProcess:
 def finished(ros_environment, tmp_path_factory):
     """Three seconds of the bundled sample with a memory of nine frames."""
     tmp_path = tmp_path_factory.mktemp("demo")
-    run = demo(ros_environment, tmp_path, "--seconds", 3, "--param", "memory.slots=384")
+    run = demo(ros_environment, tmp_path, "--bag", SAMPLE, "--seconds", 3, "--param", "memory.slots=384")
     assert run.returncode == 0, run.stdout + run.stderr
     return json.loads((tmp_path / "out/demo.json").read_text()), tmp_path / "out", run.stdout
 

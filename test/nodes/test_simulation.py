@@ -23,6 +23,7 @@ from std_srvs.srv import Trigger
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
 from vla_edge_ros.engine.presets import TRAINED
+from vla_edge_ros.evaluation.bags import open_bag
 from vla_edge_ros.nodes.live_run import Process
 from vla_edge_ros.parameters import SIMULATION
 from vla_edge_ros.share import share_directory
@@ -37,8 +38,8 @@ SIMULATION_NODE = "vla_edge_ros.nodes.simulation_node"
 class Beside:
     """A node beside the simulation: the newest message of every topic, and what it sends."""
 
-    def __init__(self, context):
-        self.node = rclpy.create_node("beside", context=context)
+    def __init__(self, context, namespace=""):
+        self.node = rclpy.create_node("beside", context=context, namespace=namespace)
         self._executor = SingleThreadedExecutor(context=context)
         self._executor.add_node(self.node)
         self.images, self.joint_states, self.instructions, self.episodes = [], [], [], []
@@ -139,6 +140,30 @@ def test_who_comes_late_hears_the_instruction(ros, beside):
     latecomer.close()
 
 
+def test_who_tells_the_arm_something_else_is_heard_and_not_talked_over(ros, beside):
+    """Until the next episode: `switch` would change its own words within 2.5 s."""
+    beside.reset(task="switch", seed=2)
+    own = Environment(renders=False).reset(2, "switch").instruction
+    tell = beside.node.create_publisher(String, "instruction", 1)
+    beside.until(tell.get_subscription_count)
+    tell.publish(String(data="fly to the moon"))
+    beside.until(lambda: float(beside.value("time_s")) > 3.0)
+    assert beside.value("instruction") == "fly to the moon"
+    latecomer = Beside(ros)
+    latecomer.until(lambda: latecomer.instructions)
+    assert latecomer.instructions[-1].data == "fly to the moon"
+    latecomer.close()
+    beside.reset(seed=2)
+    assert beside.value("instruction") == own
+
+
+def test_an_episode_may_begin_with_an_instruction_of_the_user_s(beside):
+    beside.reset(task="reach", seed=2, instruction="wave")
+    assert beside.value("instruction") == "wave"
+    beside.reset(instruction="")
+    assert beside.value("instruction").startswith("go to the ")
+
+
 def test_the_arm_follows_a_trajectory_and_the_gripper_its_command(beside):
     beside.reset(task="remember", seed=1)
     goal = [position + 0.1 for position in beside.joint_states[-1].position[:7]]
@@ -171,12 +196,49 @@ def test_parameters_that_make_no_sense_are_refused(beside):
 
 
 def test_it_ends_cleanly_when_told_to(ros, has_renderer, tmp_path):
-    process = Process(SIMULATION_NODE, {}, tmp_path)
-    beside = Beside(ros)
+    process = Process(SIMULATION_NODE, {}, tmp_path, {"__ns": "/another"})
+    beside = Beside(ros, "another")
     beside.until(lambda: beside.images)
     beside.close()
     assert process.stop() == 0
     assert process.log_lines() == []
+
+
+def test_what_it_sends_and_is_sent_is_recorded(ros, has_renderer, tmp_path):
+    file = tmp_path / "episode.mcap"
+    process = Process(SIMULATION_NODE, {"record_path": str(file)}, tmp_path, {"__ns": "/another"})
+    beside = Beside(ros, "another")
+    beside.until(lambda: len(beside.images) > 5 and beside.instructions)
+    beside.until(beside.trajectories.get_subscription_count)
+    beside.send(list(beside.joint_states[-1].position[:7]))
+    beside.until(lambda: len(beside.images) > 10)
+    seen = {nanoseconds(image.header.stamp): bytes(image.data) for image in beside.images}
+    beside.close()
+    assert process.stop() == 0
+    with open_bag(file) as bag:
+        counts = {topic.name: topic.count for topic in bag.topics()}
+        recorded = {image.stamp_ns: image.message.data.tobytes() for image in bag.images("/another/image")}
+        texts = [text.text for text in bag.strings("/another/instruction")]
+    assert seen.items() <= recorded.items()
+    assert counts["/another/joint_states"] > 10 and counts["/another/vla_edge_node/trajectory"] == 1
+    assert texts == [beside.instructions[0].data]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "complaint"),
+    [
+        ({"record_path": "{}/file/x.mcap"}, "file/x.mcap: cannot be written: its folder is a file"),
+        ({"seed": -1}, "seed: -1 is not allowed"),
+    ],
+)
+def test_what_it_cannot_start_with_ends_in_one_line(ros, tmp_path, parameters, complaint):
+    (tmp_path / "file").touch()
+    given = {k: v.format(tmp_path) if isinstance(v, str) else v for k, v in parameters.items()}
+    process = Process(SIMULATION_NODE, given, tmp_path)
+    assert becomes_true(lambda: not process.is_running)
+    assert process.stop() == 2
+    (line,) = process.log_lines()
+    assert complaint in line
 
 
 def test_without_a_renderer_it_names_the_package(ros, tmp_path):

@@ -42,9 +42,20 @@ class _Engine(TypedDict, total=False):
     plan_id: str
 
 
+class _JointState(TypedDict):
+    received_ns: int
+    positions: list[float]
+
+
+class _JointStates(TypedDict):
+    names: list[str]
+    received: list[_JointState]
+
+
 class _Run(_Started, total=False):
     engine: _Engine
     laps: list[Lap]
+    joint_states: _JointStates
 
 
 class _Begin(TypedDict):
@@ -94,7 +105,7 @@ class _Recorded(TypedDict):
 class RecordedRun:
     """What a run recorded.
 
-    run: how it was started (parameters, engine, and what else its maker put there).
+    run: how it was started (parameters, engine, and what else its maker put there: `laps`, `joint_states`).
     frames: every frame that was published to the frame buffer, in order.
     ticks: every tick's record, as `TickRecord.to_json`, in order.
     begin: `at_ns`, when the controller began, and `frame`, the newest frame then, void as those before it.
@@ -195,6 +206,8 @@ class RecordedRun:
                 raise UserError(f"the recorded run cannot be replayed: frame {number} was not recorded")
         for tick in self.ticks:
             for event in tick["events"]:
+                if event["event"] == "enable" and "joint_states" in self.run:
+                    continue
                 reason = NOT_REPLAYABLE.get(event["event"])
                 if reason is not None:
                     raise UserError(

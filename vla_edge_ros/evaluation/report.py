@@ -5,6 +5,7 @@ from pathlib import Path
 
 from vla_edge_ros import output
 from vla_edge_ros.evaluation.calibration import calibration_plot
+from vla_edge_ros.evaluation.episodes import episode_parts
 from vla_edge_ros.evaluation.filmstrip import FilmFrame, film_strip
 from vla_edge_ros.evaluation.plots import decision_plot, histogram_plot, latency_plot, memory_plot, times_s
 from vla_edge_ros.evaluation.report_style import captioned, whole_page
@@ -15,22 +16,28 @@ _REPLAYED = {True: "the same again", False: "not the same"}
 _BOX_NOTE = {True: "this run", False: "replayed over the same recording"}
 
 
-def write_report(path: Path, run: dict, film_strips: dict[str, list[FilmFrame]]) -> None:
+def write_report(
+    path: Path, run: dict, film_strips: dict[str, list[FilmFrame]], picture: bytes | None = None
+) -> None:
     """Write the page, which loads nothing from anywhere. Raises UserError where it cannot be written.
 
     film_strips: by eviction policy, the frames that are remembered at the end of the run.
+    picture: of the run's episodes, WebP.
     """
-    output.write_text(path, report(run, film_strips))
+    output.write_text(path, report(run, film_strips, picture))
 
 
-def report(run: dict, film_strips: dict[str, list[FilmFrame]]) -> str:
+def report(run: dict, film_strips: dict[str, list[FilmFrame]], picture: bytes | None = None) -> str:
     """The page as text. Whatever the run lacks is shown as a dash."""
     kind, policy = str(run.get("kind") or "run"), str(run.get("policy") or NOTHING)
     title = f"{kind} of {Path(str(run.get('bag') or NOTHING)).name}"
+    if run.get("episodes"):
+        title = f"{kind} with the simulated arm"
     parts = [
         f"<h1>{html.escape(title)}</h1>",
         f'<p class="facts">{_facts(run)}</p>',
         f'<div class="cards">{"".join(_cards(run))}</div>',
+        *episode_parts(run, picture),
         "<h2>Latency against the deadline</h2>",
         captioned(
             latency_plot(run),
@@ -44,7 +51,7 @@ def report(run: dict, film_strips: dict[str, list[FilmFrame]]) -> str:
         ),
         "<h2>What the robot still remembers</h2>",
         '<p class="quiet">The frames left in memory at the end, by eviction policy. Marks on the axis are'
-        " remembered frames; what lies between them was evicted.</p>",
+        " remembered frames; what lies between them was evicted, or not retained between the strides.</p>",
         *_strips(run, film_strips, policy),
         "<h2>Memory</h2>",
         captioned(memory_plot(run), f"Frames held and frames evicted, policy {policy}."),
@@ -86,6 +93,7 @@ def _cards(run: dict) -> list[str]:
     is_punctual = None if late is None or bare is None else late <= bare + 2
     is_on_time = None if pass_p99 is None or cutoff_ms is None else pass_p99 <= cutoff_ms
     return [
+        *_episode_cards(run),
         _card(
             in_words(None if ratio is None else 100.0 * ratio, 1, "%"),
             f"of {in_words(run.get('ticks'))} ticks fresh",
@@ -95,6 +103,15 @@ def _cards(run: dict) -> list[str]:
         _card(in_words(pass_p99, 1, "ms"), f"p99 of a pass{cutoff}", is_on_time),
         _card(in_words(evicted), "frames evicted by this policy", None),
     ]
+
+
+def _episode_cards(run: dict) -> list[str]:
+    judged = [episode for episode in run.get("episodes") or [] if episode.get("distance_m") is not None]
+    if not judged:
+        return []
+    succeeded = sum(bool(episode.get("has_succeeded")) for episode in judged)
+    noun = "episode" if len(judged) == 1 else "episodes"
+    return [_card(f"{succeeded} of {len(judged)}", f"{noun} succeeded", succeeded == len(judged))]
 
 
 def _card(figure: str, label: str, is_good: bool | None) -> str:

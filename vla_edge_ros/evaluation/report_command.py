@@ -17,6 +17,8 @@ from vla_edge_ros.evaluation.virtual_run import replay_recorded
 from vla_edge_ros.input import read_text
 from vla_edge_ros.parameters import validate_all
 
+LARGEST_PICTURE_BYTES = 10_000_000
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
@@ -37,9 +39,18 @@ def run(args: argparse.Namespace) -> int:
         if document["kind"] == "replay":
             raise UserError(f"{args.run}: its film strip is made by `vla-edge replay BAG --report PATH`")
         strips = _film_strips(RecordedRun.load(args.run), args.bag, args.topic)
-    write_report(args.out, document, strips)
+    write_report(args.out, document, strips, _picture(args.run, document))
     print(f"written: {args.out}")
     return 0
+
+
+def _picture(path: Path, document: dict) -> bytes | None:
+    """The picture that lies beside the run's file, None where there is none."""
+    name = document.get("picture")
+    file = path.parent / Path(name).name if name else None
+    if file is None or not file.is_file() or file.stat().st_size > LARGEST_PICTURE_BYTES:
+        return None
+    return file.read_bytes()
 
 
 def load(path: Path) -> dict:

@@ -46,6 +46,8 @@ p { margin: 0; }
 figure { margin: 10px 0 0; padding: 14px 16px; background: var(--card); border: 1px solid var(--line);
   border-radius: 10px; overflow-x: auto; }
 figcaption { font-size: 13px; }
+figure > img { display: block; width: 100%; max-width: 720px; height: auto; margin: 0 auto 8px;
+  border-radius: 6px; }
 figure svg { display: block; width: 100%; min-width: 640px; height: auto; }
 svg text { font-family: inherit !important; fill: var(--muted); }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
@@ -73,6 +75,9 @@ td { text-align: right; white-space: nowrap; }
   align-items: center; justify-content: center; padding: 0 8px; border: 1px dashed var(--line);
   border-radius: 4px; text-align: center; line-height: 1.25; }
 .gap span { color: var(--ink); }
+.episodes { margin-top: 12px; overflow-x: auto; }
+.episodes th, .episodes td { text-align: left; padding-right: 18px; white-space: normal; }
+.episodes .figure { white-space: nowrap; }
 footer { margin-top: 44px; color: var(--muted); font-size: 13px; overflow-wrap: anywhere; }
 @media print { main { max-width: none; padding: 0; } figure, .strip, .table, .card { break-inside: avoid; } }
 """

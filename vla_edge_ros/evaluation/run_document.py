@@ -55,6 +55,20 @@ _Parameters = TypedDict(
 )
 
 
+class _Episode(TypedDict, total=False):
+    task: str
+    seed: int
+    has_succeeded: bool
+    seconds: float
+    distance_m: float | None
+    instructions: list[str]
+    ticks: int
+    fresh: int
+    others: dict[str, int]
+    late: int
+    confidence: float | None
+
+
 class _Rows(TypedDict):
     records: list[_Row]
 
@@ -86,6 +100,8 @@ class _Document(_Rows, total=False):
     decision_counts: dict[str, int]
     latency_ms: dict[str, dict[str, float | None]]
     evictions: dict[str, int]
+    episodes: list[_Episode]
+    picture: str
 
 
 def check_document(document: object) -> None:

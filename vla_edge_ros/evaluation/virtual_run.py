@@ -128,8 +128,9 @@ def replay_recorded(bag: Bag, topic: str, parameters: settings.Parameters, recor
     """Repeat a recorded run tick by tick at its own times.
 
     With the run's own parameters its decisions come out again; with another eviction policy one sees what
-    that would have remembered. Raises UserError if the bag lacks a recorded frame or for events that cannot
-    be repeated.
+    that would have remembered. Joint states, where they were recorded, come at the times at which the
+    recorder heard them, which are not the node's to the last millisecond: actions may differ by that.
+    Raises UserError if the bag lacks a recorded frame or for events that cannot be repeated.
     """
     recorded.check_replayable()
     if not recorded.ticks:
@@ -157,7 +158,13 @@ def replay_recorded(bag: Bag, topic: str, parameters: settings.Parameters, recor
         except UserError as error:
             rig.fail(error)
 
-    with _Rig(parameters, topic, service, lambda rig: iter(()), ros_offset_ns, start) as rig:
+    def arrivals(rig: _Rig) -> Iterator[tuple[int, Callable[[], None]]]:
+        joint_states = recorded.run.get("joint_states", {"names": [], "received": []})
+        for state in joint_states["received"]:
+            at_ns, positions = state["received_ns"], state["positions"]
+            yield at_ns, partial(rig.feel, joint_states["names"], positions, at_ns)
+
+    with _Rig(parameters, topic, service, arrivals, ros_offset_ns, start) as rig:
         receive_until(recorded.begin["frame"])
         rig.clock.sleep_until(recorded.begin["at_ns"])
         rig.controller.begin(settings.tick_schedule(parameters, origin_ns))
@@ -246,6 +253,10 @@ class _Rig:
             raise UserError(f"the image of recorded frame {meta.index} cannot be used: {refused}") from None
         self._ordinals[meta.index] = ordinal
 
+    def feel(self, names: list[str], positions: list[float], at_ns: int) -> None:
+        """A joint state arrives."""
+        self.controller.planner.observe_joints(names, positions, None, at_ns)
+
     def instruct(self, text: str) -> None:
         """An instruction arrives now; an equal text changes nothing."""
         instruction = self._prompter.changed_to(text)
@@ -270,8 +281,8 @@ class _Rig:
                     self.controller.post(ResetMemory())
                 case "clock_jump":
                     self.controller.post(ClockJump(event["delta_ns"]))
-                case "disable":
-                    self.controller.post(Enable(False))
+                case "enable" | "disable":
+                    self.controller.post(Enable(name == "enable"))
                 case "retune":
                     control = ControlConfig(**event["control"])
                     self.controller.post(Retune(control, AdmissionConfig(**event["admission"])))

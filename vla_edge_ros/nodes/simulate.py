@@ -11,13 +11,18 @@ from rich.table import Table
 
 from vla_edge_ros import output
 from vla_edge_ros.arguments import whole
-from vla_edge_ros.control.decision import Decision
 from vla_edge_ros.engine.presets import TRAINED
 from vla_edge_ros.errors import UserError
 from vla_edge_ros.evaluation import run_document
 from vla_edge_ros.evaluation.arguments import add_parameter_argument, given_parameters
 from vla_edge_ros.figures import in_words, proportion
-from vla_edge_ros.nodes.simulated_run import SimulatedEpisode, SimulatedRun, run_simulated
+from vla_edge_ros.nodes.simulated_run import (
+    Episode,
+    SimulatedEpisode,
+    SimulatedRun,
+    figures_of,
+    run_simulated,
+)
 from vla_edge_ros.parameters import validate_all
 from vla_edge_ros.share import share_directory
 from vla_edge_ros.simulation.model_actor import DEPLOYMENT
@@ -44,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
         raise UserError("--param: the expert has no parameters of the node; leave them or --expert out")
     if args.json is not None:
         output.prepare(args.json)
-    seeds = range(args.seed, args.seed + args.episodes)
+    episodes = [Episode(args.task, seed) for seed in range(args.seed, args.seed + args.episodes)]
     with tempfile.TemporaryDirectory() as folder, console.status("starting the simulation") as status:
         values = None
         if not args.expert:
@@ -59,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
         def show(episode: SimulatedEpisode) -> None:
             status.update(f"{args.task}: seed {episode.seed} {_outcome(episode)}")
 
-        simulated = run_simulated(args.task, seeds, values, warn, show)
+        simulated = run_simulated(episodes, values, warn, show)
     document = _document(args.task, simulated)
     if args.json is not None:
         output.write_text(args.json, json.dumps(document, indent=1) + "\n")
@@ -104,18 +109,9 @@ def _document(task: str, simulated: SimulatedRun) -> dict:
         "skipped_steps": simulated.skipped_steps,
         "refused": simulated.refused,
         "episodes": [
-            asdict(episode) | (_of_ticks(recorded.ticks, episode) if recorded is not None else {})
+            asdict(episode) | (figures_of(recorded.ticks, episode) if recorded is not None else {})
             for episode in simulated.episodes
         ],
-    }
-
-
-def _of_ticks(ticks: list[dict], episode: SimulatedEpisode) -> dict:
-    own = [tick for tick in ticks if episode.began_ns <= tick["scheduled_ns"] < episode.ended_ns]
-    return {
-        "ticks": sum(1 + tick["skipped_ticks"] for tick in own),
-        "fresh": sum(tick["decision"] == Decision.FRESH for tick in own),
-        "late": sum(tick["is_late"] for tick in own),
     }
 
 
@@ -129,7 +125,7 @@ def _table(document: dict, simulated: SimulatedRun) -> Table:
             str(episode.seed),
             _outcome(episode),
             in_words(episode.seconds, 1, "s"),
-            in_words(100 * episode.distance_m, 1, "cm"),
+            in_words(None if episode.distance_m is None else 100 * episode.distance_m, 1, "cm"),
             in_words(None if fresh is None else 100 * fresh, 1, "%"),
             in_words(row.get("late")),
         )

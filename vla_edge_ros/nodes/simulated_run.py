@@ -1,17 +1,22 @@
 """Runs episodes of the simulation over ROS: the node acts in them, or the scripted expert in its place."""
 
 import contextlib
+import math
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 from diagnostic_msgs.msg import DiagnosticStatus
 from lifecycle_msgs.msg import Transition
 from rcl_interfaces.srv import SetParameters
 from rclpy.parameter import Parameter
+from sensor_msgs.msg import JointState
 from std_srvs.srv import Trigger
 
+from vla_edge_ros.control.decision import Decision
 from vla_edge_ros.errors import UserError
 from vla_edge_ros.evaluation.recorded_run import RecordedRun
 from vla_edge_ros.nodes.expert_arm import ExpertArm
@@ -24,21 +29,69 @@ from vla_edge_ros.nodes.live_run import (
     private_ros,
 )
 from vla_edge_ros.nodes.parameters import to_ros
+from vla_edge_ros.simulation.spectator import Moment
 
 EPISODE_TIMEOUT_S = 120.0
 """No episode is longer than 28 s; what was skipped by the simulation comes on top."""
 
 
 @dataclass(frozen=True, slots=True)
-class SimulatedEpisode:
-    """seconds: of simulated time. distance_m: from the tip to its goal at the end. began_ns: steady."""
+class Episode:
+    """What is to be run: of the task by that seed, at least so many `seconds` of simulated time.
 
+    instruction: what the arm is told in place of the task's own words; empty for those.
+    """
+
+    task: str
+    seed: int
+    instruction: str = ""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedEpisode:
+    """seconds: of simulated time. distance_m: from the tip to its goal at the end, None where it has none.
+    instructions: what the arm was told, one after another. began_ns: steady.
+    """
+
+    task: str
     seed: int
     has_succeeded: bool
     seconds: float
-    distance_m: float
+    distance_m: float | None
+    instructions: list[str]
     began_ns: int
     ended_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """How an episode stood: the values of an `~/episode`, and the joints (8,) as they were last measured."""
+
+    received_ns: int
+    status: dict[str, str]
+    joints: tuple[float, ...]
+
+    @property
+    def distance_m(self) -> float | None:
+        """From the tip to its goal; None where the arm was told none."""
+        distance_m = float(self.status["distance_m"])
+        return distance_m if math.isfinite(distance_m) else None
+
+    def to_moment(self, decision: str) -> Moment:
+        status = self.status
+        return Moment(
+            int(status["episode"]),
+            status["task"],
+            int(status["seed"]),
+            float(status["time_s"]),
+            self.joints,
+            status["instruction"],
+            decision,
+            self.distance_m,
+            status["is_over"] == "True",
+            status["has_succeeded"] == "True",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +100,8 @@ class SimulatedRun:
 
     skipped_steps: of physics (300 Hz). camera_hz, joint_states_hz: as sent, over all episodes.
     refused: trajectories and commands that the controllers did not follow.
+    not_recorded: messages that are missing in the recording, where there is one.
+    sightings: in order, 30 a second. joint_states: (steady ns of receipt, positions (8,)), 100 a second.
     """
 
     episodes: list[SimulatedEpisode]
@@ -55,6 +110,9 @@ class SimulatedRun:
     refused: int
     camera_hz: float
     joint_states_hz: float
+    not_recorded: int
+    sightings: list[Sighting]
+    joint_states: list[tuple[int, tuple[float, ...]]]
 
 
 class Table:
@@ -63,22 +121,27 @@ class Table:
     def __init__(self, driver: Driver, process: Process) -> None:
         self.status: dict[str, str] = {}
         self.received_ns = 0
+        self.sightings: list[Sighting] = []
+        self.joint_states: list[tuple[int, tuple[float, ...]]] = []
         self._driver = driver
         self._process = process
         node = driver.node
         # Discovery goes in the order of creation: to have met the last client is to have met both.
         self._reset = node.create_client(Trigger, "/simulation/reset")
         self._set = node.create_client(SetParameters, "/simulation/set_parameters")
-        node.create_subscription(DiagnosticStatus, "/simulation/episode", self._on_episode, 1)
+        node.create_subscription(JointState, "/joint_states", self._on_joint_states, 10)
+        node.create_subscription(DiagnosticStatus, "/simulation/episode", self._on_episode, 10)
 
     def meet(self) -> None:
         """Return when the simulation runs. Raises UserError with its complaint where it does not."""
         self._wait_for(lambda: self.status, "begin", START_TIMEOUT_S)
 
-    def begin(self, task: str, seed: int) -> None:
+    def begin(self, episode: Episode) -> None:
         """Have an episode begin."""
-        values = [Parameter("task", value=task), Parameter("seed", value=seed)]
-        request = SetParameters.Request(parameters=[value.to_parameter_msg() for value in values])
+        values = {"task": episode.task, "seed": episode.seed, "instruction": episode.instruction}
+        request = SetParameters.Request(
+            parameters=[Parameter(name, value=value).to_parameter_msg() for name, value in values.items()]
+        )
         self._wait_for(self._set.service_is_ready, "offer its parameters", START_TIMEOUT_S)
         question = Question(self._set, request)
         self._wait_for(question.is_answered, "take its parameters", START_TIMEOUT_S)
@@ -89,12 +152,23 @@ class Table:
         self._wait_for(self._reset.call_async(Trigger.Request()).done, "reset", START_TIMEOUT_S)
         self._wait_for(lambda: self.status["episode"] != before, "begin an episode", START_TIMEOUT_S)
 
-    def wait_until_over(self) -> None:
-        self._wait_for(lambda: self.status["is_over"] == "True", "end an episode", EPISODE_TIMEOUT_S)
+    def wait_until_over(self, seconds: float, on_look: Callable[[dict[str, str]], None]) -> None:
+        """Return when the episode is over and has lasted for `seconds`; on_look is given its status."""
+
+        def is_over() -> bool:
+            on_look(self.status)
+            return self.status["is_over"] == "True" and float(self.status["time_s"]) >= seconds
+
+        self._wait_for(is_over, "end an episode", EPISODE_TIMEOUT_S + 2 * seconds)
+
+    def _on_joint_states(self, message: JointState) -> None:
+        self.joint_states.append((time.monotonic_ns(), tuple(message.position)))
 
     def _on_episode(self, message: DiagnosticStatus) -> None:
         self.status = {pair.key: pair.value for pair in message.values}
         self.received_ns = time.monotonic_ns()
+        if self.joint_states:
+            self.sightings.append(Sighting(self.received_ns, self.status, self.joint_states[-1][1]))
 
     def _wait_for(self, is_done: Callable[[], object], purpose: str, timeout_s: float) -> None:
         self._driver.wait_for(
@@ -105,20 +179,26 @@ class Table:
 
 
 def run_simulated(
-    task: str,
-    seeds: Sequence[int],
+    episodes: Sequence[Episode],
     values: dict | None,
     on_warning: Callable[[str], None],
     on_episode: Callable[[SimulatedEpisode], None],
+    on_look: Callable[[dict[str, str]], None] = lambda status: None,
+    on_start: Callable[[Driver], None] = lambda driver: None,
+    record_path: Path | None = None,
 ) -> SimulatedRun:
-    """One episode of the task for each seed.
+    """The episodes one after another, at least one.
 
     values: every parameter of the node, `control.record_path` set; None for the expert.
     on_warning: is told what the node warns of, once it is configured.
+    on_start: is given the driver before the first episode. on_look: the newest `~/episode`, again and again.
+    record_path: where the simulation writes what it sends and is sent, mcap.
     Raises UserError with what went wrong.
     """
     with private_ros() as folder, contextlib.ExitStack() as cleanup:
-        first = {"task": task, "seed": seeds[0]}
+        first = {"task": episodes[0].task, "seed": episodes[0].seed}
+        if record_path is not None:
+            first["record_path"] = str(record_path.resolve())
         simulation = Process("vla_edge_ros.nodes.simulation_node", first, folder)
         cleanup.callback(simulation.kill)
         edge = None
@@ -141,26 +221,20 @@ def run_simulated(
             driver.wait_for_images(simulation)
             driver.change(Transition.TRANSITION_ACTIVATE, "activate", START_TIMEOUT_S)
         before, before_ns = table.status, table.received_ns
-        episodes = []
-        for seed in seeds:
+        on_start(driver)
+        done = []
+        for episode in episodes:
             if forget is not None:
                 driver.enable(False)
                 driver.wait_for(forget.call_async(Trigger.Request()).done, "forget", START_TIMEOUT_S)
-            table.begin(task, seed)
+            table.begin(episode)
             if edge is not None:
                 driver.enable()
             began_ns = time.monotonic_ns()
-            table.wait_until_over()
-            episode = SimulatedEpisode(
-                seed,
-                table.status["has_succeeded"] == "True",
-                float(table.status["time_s"]),
-                float(table.status["distance_m"]),
-                began_ns,
-                time.monotonic_ns(),
-            )
-            episodes.append(episode)
-            on_episode(episode)
+            table.wait_until_over(episode.seconds, on_look)
+            ended_ns = time.monotonic_ns()
+            done.append(_outcome(episode, table, began_ns, ended_ns))
+            on_episode(done[-1])
         if edge is not None:
             driver.change(Transition.TRANSITION_DEACTIVATE, "deactivate", START_TIMEOUT_S)
         for process in filter(None, (edge, simulation)):
@@ -172,10 +246,45 @@ def run_simulated(
 
     refused = sum(int(table.status[f"{kind}_refused"]) for kind in ("trajectories", "commands"))
     return SimulatedRun(
-        episodes,
+        done,
         RecordedRun.from_lines(Path(values["control.record_path"])) if values is not None else None,
         int(table.status["skipped_steps"]),
         refused,
         rate("images"),
         rate("joint_states"),
+        int(table.status["not_recorded"]),
+        table.sightings,
+        table.joint_states,
     )
+
+
+def _outcome(episode: Episode, table: Table, began_ns: int, ended_ns: int) -> SimulatedEpisode:
+    status = table.status
+    told = [s.status["instruction"] for s in table.sightings if s.status["episode"] == status["episode"]]
+    return SimulatedEpisode(
+        episode.task,
+        episode.seed,
+        status["has_succeeded"] == "True",
+        float(status["time_s"]),
+        table.sightings[-1].distance_m,
+        [text for text, _ in groupby(told)],
+        began_ns,
+        ended_ns,
+    )
+
+
+def figures_of(ticks: list[dict], episode: SimulatedEpisode) -> dict:
+    """What the node did in an episode, of the records of all its ticks.
+
+    confidence: the mean probability of the action tokens that it took; None where it had no pass.
+    """
+    own = [tick for tick in ticks if episode.began_ns <= tick["scheduled_ns"] < episode.ended_ns]
+    sure = [tick["top_probability"] for tick in own if tick["top_probability"] is not None]
+    decisions = Counter(tick["decision"] for tick in own)
+    return {
+        "ticks": sum(1 + tick["skipped_ticks"] for tick in own),
+        "fresh": decisions.pop(Decision.FRESH.value, 0),
+        "others": dict(decisions),
+        "late": sum(tick["is_late"] for tick in own),
+        "confidence": sum(sure) / len(sure) if sure else None,
+    }

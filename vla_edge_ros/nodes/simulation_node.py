@@ -5,7 +5,8 @@ Publishes   image (sensor_msgs/Image, 128x64 rgb8, `camera_hz`), joint_states (s
             (diagnostic_msgs/DiagnosticStatus, 30 Hz: how the task stands)
 Subscribes  vla_edge_node/trajectory (trajectory_msgs/JointTrajectory) and vla_edge_node/command
             (std_msgs/Float64MultiArray, the gripper), as joint_trajectory_controller and
-            forward_command_controller do
+            forward_command_controller do; instruction (std_msgs/String): what someone else tells the arm is
+            judged in place of the task until the next ~/reset
 Services    ~/reset (std_srvs/Trigger): begin the episode that the parameters `task` and `seed` name
 Parameters  docs/parameters.md
 Exit codes: 0 on Ctrl-C and on SIGTERM; 1 after a defect; 2 where a parameter or the renderer cannot be had.
@@ -17,6 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import rclpy
@@ -34,6 +36,7 @@ from trajectory_msgs.msg import JointTrajectory
 from vla_edge_ros.control.clock import SteadyClock
 from vla_edge_ros.control.realtime import set_fifo_priority
 from vla_edge_ros.errors import UserError
+from vla_edge_ros.nodes.bag_recorder import BagRecorder
 from vla_edge_ros.nodes.parameters import declare
 from vla_edge_ros.parameters import SIMULATION, ParameterRefused, validate
 from vla_edge_ros.simulation.controllers import Waypoint
@@ -46,6 +49,16 @@ JOINT_STATES_HZ = 100
 PHYSICS_PRIORITY = 50
 """SCHED_FIFO, as ros2_control's controller_manager asks for: above the edge node's."""
 SPIN_S = 0.1
+ECHO_NS = _NANOSECONDS
+"""A text that was sent itself so shortly before is no one else's."""
+RECORDED = {
+    "image": "sensor_msgs/msg/Image",
+    "joint_states": "sensor_msgs/msg/JointState",
+    "instruction": "std_msgs/msg/String",
+    "vla_edge_node/trajectory": "trajectory_msgs/msg/JointTrajectory",
+    "vla_edge_node/command": "std_msgs/msg/Float64MultiArray",
+}
+"""Topics of `record_path`, by their names in the node, and what they are of."""
 LATCHED = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 
 
@@ -56,24 +69,35 @@ class SimulationNode(Node):
     """
 
     def __init__(self) -> None:
-        """Raises ParameterRefused."""
+        """Raises UserError where a parameter is refused, or the recording cannot be written."""
         super().__init__("simulation")
         self.failure: Exception | None = None
+        # What `destroy_node` needs comes first: a parameter may be refused.
+        self._stop = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._recorder: BagRecorder | None = None
         self._values = declare(self, SIMULATION)
         self.add_on_set_parameters_callback(self._on_set_parameters)
         self._steady_clock = SteadyClock(lambda: self.get_clock().now().nanoseconds)
         self._lock = threading.Lock()
-        self._table = LiveTable(self._values["seed"], self._values["task"], time.monotonic_ns())
+        self._table = LiveTable(
+            self._values["seed"], self._values["task"], time.monotonic_ns(), self._values["instruction"]
+        )
         self._images = self.create_publisher(Image, "image", qos_profile_sensor_data)
         self._joint_states = self.create_publisher(JointState, "joint_states", 10)
         self._instructions = self.create_publisher(String, "instruction", LATCHED)
         self._episode = self.create_publisher(DiagnosticStatus, "~/episode", 1)
         self.create_subscription(JointTrajectory, "vla_edge_node/trajectory", self._on_trajectory, 1)
         self.create_subscription(Float64MultiArray, "vla_edge_node/command", self._on_command, 1)
+        self.create_subscription(String, "instruction", self._on_instruction, 10)
         self.create_service(Trigger, "~/reset", self._on_reset)
         self._n_images = self._n_joint_states = 0
         self._said: tuple[int, str] | None = None
-        self._stop = threading.Event()
+        self._said_ns: dict[str, int] = {}
+        if self._values["record_path"]:
+            path = Path(self._values["record_path"])
+            topics = {self.resolve_topic_name(topic): name for topic, name in RECORDED.items()}
+            self._recorder = BagRecorder(path, topics)
         self._threads = [
             threading.Thread(target=self._guarded, args=(work,), name=work.__name__.strip("_"))
             for work in (self._run_physics, self._run_camera)
@@ -88,6 +112,9 @@ class SimulationNode(Node):
         for thread in self._threads:
             if thread.ident is not None:
                 thread.join()
+        if self._recorder is not None:
+            self._recorder.close()
+            self.failure = self.failure or self._recorder.failure
         super().destroy_node()
 
     # Callbacks
@@ -109,13 +136,24 @@ class SimulationNode(Node):
 
     def _on_reset(self, _: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
         with self._lock:
-            self._table.reset(self._values["seed"], self._values["task"], time.monotonic_ns())
+            self._table.reset(
+                self._values["seed"], self._values["task"], time.monotonic_ns(), self._values["instruction"]
+            )
             number = self._table.number
         response.success = True
         response.message = f"episode {number}: {self._values['task']}, seed {self._values['seed']}"
         return response
 
+    def _on_instruction(self, message: String) -> None:
+        """Someone tells the arm what to do; what the simulation said itself comes back here as well."""
+        with self._lock:
+            said_ns = self._said_ns.get(message.data, -ECHO_NS)
+            if time.monotonic_ns() - said_ns > ECHO_NS:
+                # The physics thread then says it too: who comes later hears it, and not the task's own words.
+                self._table.instruct(message.data)
+
     def _on_trajectory(self, message: JointTrajectory) -> None:
+        self._record("vla_edge_node/trajectory", message)
         points = [
             Waypoint(point.positions, point.velocities, _nanoseconds(point.time_from_start))
             for point in message.points
@@ -129,6 +167,7 @@ class SimulationNode(Node):
             self.get_logger().warning(refusal, throttle_duration_sec=5.0)
 
     def _on_command(self, message: Float64MultiArray) -> None:
+        self._record("vla_edge_node/command", message)
         with self._lock:
             refusal = self._table.gripper.take(message.data)
         if refusal is not None:
@@ -147,8 +186,9 @@ class SimulationNode(Node):
     def _run_physics(self) -> None:
         # Where it is refused physics runs as it can, and what it skips is counted.
         set_fifo_priority(PHYSICS_PRIORITY)
-        state = JointState(name=[*JOINTS, "gripper"])
+        names = [*JOINTS, "gripper"]
         while self._wait_for_next(JOINT_STATES_HZ):
+            state = JointState(name=names)
             with self._lock:
                 is_judged = self._table.run_to(time.monotonic_ns())
                 scene = self._table.scene
@@ -157,11 +197,16 @@ class SimulationNode(Node):
                 state.velocity = array.array("d", [*scene.joint_velocities, 0.0])
                 episode = self._table_to_message() if is_judged else None
                 instruction = self._table.number, self._table.task.instruction
+                is_new = instruction != self._said
+                if is_new:
+                    self._remember_saying(instruction)
             self._joint_states.publish(state)
+            self._record("joint_states", state)
             self._n_joint_states += 1
-            if instruction != self._said:
-                self._said = instruction
-                self._instructions.publish(String(data=instruction[1]))
+            if is_new:
+                said = String(data=instruction[1])
+                self._instructions.publish(said)
+                self._record("instruction", said)
             if episode is not None:
                 self._episode.publish(episode)
 
@@ -178,9 +223,19 @@ class SimulationNode(Node):
                 image = Image(height=height, width=width, encoding="rgb8", step=3 * width, data=data)
                 image.header.stamp, image.header.frame_id = stamp, "camera"
                 self._images.publish(image)
+                self._record("image", image)
                 self._n_images += 1
         finally:
             renderer.close()
+
+    def _remember_saying(self, instruction: tuple[int, str]) -> None:
+        now_ns = time.monotonic_ns()
+        recent = {text: at_ns for text, at_ns in self._said_ns.items() if now_ns - at_ns <= ECHO_NS}
+        self._said, self._said_ns = instruction, recent | {instruction[1]: now_ns}
+
+    def _record(self, topic: str, message: object) -> None:
+        if self._recorder is not None:
+            self._recorder.put(self.resolve_topic_name(topic), self.get_clock().now().nanoseconds, message)
 
     def _wait_for_next(self, rate_hz: float) -> bool:
         """Sleep until the next multiple of the period, so that no delay adds up; false at the end."""
@@ -202,6 +257,7 @@ class SimulationNode(Node):
             "skipped_steps": table.skipped_steps,
             "trajectories_refused": table.trajectory.refused,
             "commands_refused": table.gripper.refused,
+            "not_recorded": 0 if self._recorder is None else self._recorder.dropped,
             "images": self._n_images,
             "joint_states": self._n_joint_states,
         }

@@ -8,6 +8,8 @@ from vla_edge_ros.simulation.controllers import SECOND_NS, CommandController, Tr
 from vla_edge_ros.simulation.environment import SUBSTEPS
 from vla_edge_ros.simulation.opening import open_episode
 from vla_edge_ros.simulation.scene import JOINTS, PHYSICS_HZ, Scene
+from vla_edge_ros.simulation.tasks import Task
+from vla_edge_ros.simulation.told import Told
 
 MOST_BEHIND_STEPS = PHYSICS_HZ // 5
 """Physics that is further behind is skipped: to catch up with all of it would fall behind again."""
@@ -19,10 +21,11 @@ class LiveTable:
     The controllers are asked once a step of physics, for the time of that step. What they say is limited to
     the policy's positions and speeds, as ros2_control's joint limiter does.
 
+    task: what is judged: that of the episode, or what someone has told the arm since.
     number: of the episode, from 1 on. skipped_steps: of physics, since the start.
     """
 
-    def __init__(self, seed: int, task: str, now_ns: int) -> None:
+    def __init__(self, seed: int, task: str, now_ns: int, instruction: str = "") -> None:
         """Begin the first episode. Raises ValueError for an unknown task."""
         self.scene = Scene()
         self.number = 0
@@ -31,11 +34,15 @@ class LiveTable:
         self._reach = self._limits.reach(SECOND_NS // PHYSICS_HZ)
         self.trajectory = TrajectoryController(JOINTS, self.scene.joint_positions)
         self.gripper = CommandController(1)
-        self.reset(seed, task, now_ns)
+        self.reset(seed, task, now_ns, instruction)
 
-    def reset(self, seed: int, task: str, now_ns: int) -> None:
-        """Lay the table for an episode; the arm stands at its start and stays. Raises ValueError."""
-        self.task, joints = open_episode(self.scene, seed, task)
+    def reset(self, seed: int, task: str, now_ns: int, instruction: str = "") -> None:
+        """Lay the table for an episode; the arm stands at its start and stays. Raises ValueError.
+
+        instruction: what the arm is told in place of the task's own, from the beginning on; may be empty.
+        """
+        self._laid, joints = open_episode(self.scene, seed, task)
+        self.task: Task = self._laid
         self.task_name, self.seed = task, seed
         self.number += 1
         self.trajectory.hold(joints)
@@ -43,6 +50,13 @@ class LiveTable:
         self._command = np.append(joints, 1.0)
         self._began_ns = now_ns
         self._steps = 0
+        if instruction:
+            self.instruct(instruction)
+
+    def instruct(self, text: str) -> None:
+        """Someone tells the arm what to do: from now on that is judged, and the task's own words are over."""
+        if text != self.task.instruction:
+            self.task = Told(self.scene, self._laid, text, self.time_s)
 
     @property
     def time_s(self) -> float:
@@ -51,7 +65,7 @@ class LiveTable:
 
     @property
     def distance_m(self) -> float:
-        """From the tip to where it is to be, on the table."""
+        """From the tip to where it is to be, on the table; NaN where that is nowhere."""
         return float(np.linalg.norm(self.scene.tip[:2] - self.task.target))
 
     def run_to(self, now_ns: int) -> bool:

@@ -23,20 +23,26 @@ class Renderer:
 
     Shadows, reflections and multisampling are off: they cost most of the time where the CPU renders, and at
     128x64 they show the model nothing.
+    camera: where it looks from; None for the arm's own camera. has_shadows: for people to look at.
     Raises NoRenderer, with the packages to install.
     """
 
-    def __init__(self, scene: Scene, width: int = 128, height: int = 64):
+    def __init__(
+        self,
+        scene: Scene,
+        width: int = 128,
+        height: int = 64,
+        camera: mujoco.MjvCamera | None = None,
+        has_shadows: bool = False,
+    ):
         self._scene = scene
         self._context = _open_context(width, height)
         self._view = mujoco.MjrRect(0, 0, width, height)
-        self._camera = mujoco.MjvCamera()
-        self._camera.type = mujoco.mjtCamera.mjCAMERA_FIXED
-        self._camera.fixedcamid = scene.model.camera(CAMERA).id
+        self._camera = camera or _own_camera(scene)
         self._options = mujoco.MjvOption()
         self._geoms = mujoco.MjvScene(scene.model, maxgeom=100)
-        for flag in (mujoco.mjtRndFlag.mjRND_SHADOW, mujoco.mjtRndFlag.mjRND_REFLECTION):
-            self._geoms.flags[flag] = False
+        self._geoms.flags[mujoco.mjtRndFlag.mjRND_SHADOW] = has_shadows
+        self._geoms.flags[mujoco.mjtRndFlag.mjRND_REFLECTION] = False
         self._gl = mujoco.MjrContext(scene.model, mujoco.mjtFontScale.mjFONTSCALE_100)
         mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN, self._gl)
         self._bottom_up = np.zeros((height, width, 3), np.uint8)
@@ -68,6 +74,13 @@ class Renderer:
             self._gl.free()
             self._context.free()
             self._context = None
+
+
+def _own_camera(scene: Scene) -> mujoco.MjvCamera:
+    camera = mujoco.MjvCamera()
+    camera.type = mujoco.mjtCamera.mjCAMERA_FIXED
+    camera.fixedcamid = scene.model.camera(CAMERA).id
+    return camera
 
 
 def with_sensor_noise(frame: np.ndarray, rng: np.random.Generator) -> np.ndarray:

@@ -37,6 +37,7 @@ class Scene:
     """One simulated table; equal calls give equal states on one build of MuJoCo.
 
     joint_positions: (7,) measured, rad. gripper: from 0 (closed) to 1 (open), measured.
+    objects: the bodies of the objects that are shown, by what an instruction calls them (`red cube`).
     """
 
     def __init__(self) -> None:
@@ -53,11 +54,13 @@ class Scene:
         self.joint_range = self.model.jnt_range[:N_JOINTS].copy()
         self.pad_positions = self.model.geom_pos[self._pads, :2].copy()
         self._jacobian = np.zeros((6, self.model.nv))
+        self.objects: dict[str, int] = {}
         self.clear()
 
     def clear(self) -> None:
         """Put the arm into `READY`, open, and everything else out of sight."""
         mujoco.mj_resetData(self.model, self.data)
+        self.objects.clear()
         for i in range(N_OBJECTS):
             self.hide_object(i)
         for pad in self._pads:
@@ -118,6 +121,7 @@ class Scene:
         return self._jacobian[:, :N_JOINTS].copy()
 
     def show_object(self, i: int, shape: str, colour: str) -> None:
+        self.objects[f"{colour} {shape}"] = i
         for name, geom in self._object_geoms[i].items():
             self.model.geom_rgba[geom] = (*COLOURS[colour], name == shape)
 

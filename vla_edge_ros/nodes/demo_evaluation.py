@@ -1,0 +1,84 @@
+"""What a demo's run comes to: its document, and proof that a replay at its own times gives the run again."""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from rich.console import Console
+
+from vla_edge_ros.control.record import TickRecord
+from vla_edge_ros.evaluation import run_document
+from vla_edge_ros.evaluation.bags import Bag
+from vla_edge_ros.evaluation.film import film_frames
+from vla_edge_ros.evaluation.filmstrip import FilmFrame
+from vla_edge_ros.evaluation.recorded_run import RecordedRun
+from vla_edge_ros.evaluation.virtual_run import replay_recorded
+
+
+def evaluate(
+    bag: Bag, topic: str, values: dict, recorded: RecordedRun, policies: Iterable[str], console: Console
+) -> tuple[dict, dict[str, list[FilmFrame]]]:
+    """The demo's document, and what each policy would remember at the end; the run's own is always one."""
+    live = run_document.outcome(recorded.ticks)
+    strips: dict[str, list[FilmFrame]] = {}
+    evictions: dict[str, int] = {}
+    for policy in dict.fromkeys((*policies, values["memory.policy"])):
+        with console.status(f"replaying under {policy}"):
+            variant = values | recorded.engine_plan() | {"memory.policy": policy}
+            replayed = replay_recorded(bag, topic, variant, recorded)
+            strips[policy] = film_frames(bag, topic, replayed.remembered)
+        evictions[policy] = len(replayed.journal)
+        if policy == values["memory.policy"]:
+            again = replayed.records
+    is_equal = _compare(live, again, "joint_states" in recorded.run, console)
+    bare_loop = recorded.end["bare_loop"]
+    document = {
+        "kind": "demo",
+        **run_document.header(bag.path.name, topic, values, recorded.run["engine"]),
+        **run_document.summarise(recorded.ticks, recorded.begin["frame"]),
+        "bare_loop_late": bare_loop["late"],
+        "bare_loop": bare_loop,
+        "evictions": evictions,
+        "replay_is_equal": is_equal,
+        **live,
+        **recorded.to_document(),
+        "records": [record | run_document.row(record) for record in recorded.ticks],
+    }
+    return document, strips
+
+
+def _compare(live: dict, records: Sequence[TickRecord], has_moved: bool, console: Console) -> bool:
+    """Whether the replay gave the run again, which is said. A robot's actions also depend on when its joint
+    states came, which is known to a millisecond: by how much they differ is said too.
+    """
+    again = run_document.outcome([record.to_json() for record in records])
+    differing = [part for part in run_document.OUTCOME if again[part] != live[part]]
+    if has_moved and differing == ["actions"]:
+        console.print(
+            "replayed at its own times the run has the same decisions and journal, "
+            f"and actions within {_furthest(live['actions'], again['actions']):.1g}",
+            highlight=False,
+            soft_wrap=True,
+        )
+        return True
+    if differing:
+        console.print(
+            f"replayed at its own times the run has other {', '.join(differing)}",
+            style="bold red",
+            soft_wrap=True,
+        )
+    else:
+        console.print(
+            "replayed at its own times the run has the same decisions, actions and journal", soft_wrap=True
+        )
+    return not differing
+
+
+def _furthest(live: list, again: list) -> float:
+    """The largest difference of two lists of [tick, action or None]; infinite where one has no action."""
+    differences = [0.0]
+    for (_, one), (_, other) in zip(live, again, strict=True):
+        if (one is None) != (other is None):
+            return float("inf")
+        if one is not None:
+            differences.append(float(np.abs(np.subtract(one, other)).max()))
+    return max(differences)
