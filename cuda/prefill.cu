@@ -3,7 +3,8 @@
 // so the last layer ends with its keys and values.
 //
 // Shapes: 32 tokens; stream float32 in registers, operands bf16, KV bf16, accumulation float32.
-// Geometry: GRID blocks x 256 threads and (HAS_FEEDER) a ninth warp that feeds the weight ring, launched cooperatively;
+// Geometry: GRID blocks x 256 threads and (HAS_FEEDER) a ninth warp that feeds the weight ring and RANKERS that rank the
+//   context, launched cooperatively, in clusters of two where they share the down projection (DOWN_BLOCKS);
 //   rows and weight stages as in decode.cu, each 16 x 16 fragment times four 8-token columns.
 // Bound by: device memory for the weights; then L2 for the activations that every block reads, most of all the
 //   down projection's 32 x INTERMEDIATE. Blocks meet at a barrier six times a layer while the ring runs ahead.
@@ -11,7 +12,8 @@
 //   warp takes some of the group's queries, and splits are combined in a fixed order.
 #define READ_ANEW
 #define RING_SLOTS (SLOTS - 2)   // the rest of shared memory holds sums
-#include "ring.cuh"
+#include "partner.cuh"
+#include "ranked.cuh"
 #include "workspace.cuh"
 
 constexpr int COPIES = 2;                                        // in flight in a block
@@ -31,8 +33,29 @@ constexpr bool HAS_FEEDER = 8 * Qkv::WARP_STEPS + 2 * Output::TILES <= 100 && QU
 #else
 constexpr bool HAS_FEEDER = false;
 #endif
-constexpr int ALL_THREADS = THREADS + 32 * HAS_FEEDER;
+// Two or three more warps then cost no registers: they are given out to four warps at a time.
+#ifndef RANKER_WARPS
+#define RANKER_WARPS 3
+#endif
+#ifndef LAYERS_AHEAD
+#define LAYERS_AHEAD 1
+#endif
+constexpr int RANKERS = HAS_FEEDER ? RANKER_WARPS : 0;
+constexpr int ALL_THREADS = THREADS + 32 * (HAS_FEEDER + RANKERS);
 
+// Blocks that share the rows of their down projections.
+#ifndef MOST_DOWN_BLOCKS
+#define MOST_DOWN_BLOCKS 2
+#endif
+#if __CUDA_ARCH__ >= 900
+constexpr int DOWN_BLOCKS = HAS_FEEDER && GRID % 2 == 0 && Down::TILES == 1 && Down::SEGMENTS % 2 == 0 ? MOST_DOWN_BLOCKS : 1;
+#define IN_CLUSTERS __cluster_dims__(DOWN_BLOCKS, 1, 1)
+#else
+constexpr int DOWN_BLOCKS = 1;
+#define IN_CLUSTERS
+#endif
+
+#include "prefill_rank.cuh"
 #include "prefill_ring.cuh"
 
 static_assert(sizeof(Shared::sums) >= sizeof(float) * ROUND_QUERIES * (CHUNKS + WARPS * HEAD_DIM), "combination uses `sums`");
@@ -79,6 +102,11 @@ struct Prefiller {
     __device__ __forceinline__ void meet() {
         ring.feed();
         grid_barrier(reinterpret_cast<u32*>(p.prefill + Prefill::FLAGS), ++tag);
+    }
+
+    // Before a meeting after which others write to this layer's ranks.
+    __device__ __forceinline__ void wait_for_rankers(int next_layer) const {
+        if (RANKERS > 0 && threadIdx.x == 0 && next_layer < LAYERS) shared.rankers.wait(next_layer);
     }
 
     __device__ __forceinline__ float* trace(int token, int part) const {
@@ -276,9 +304,14 @@ struct Prefiller {
     __device__ __forceinline__ void add_tile(int tile, int pairs, int part) {
         const Place me;
         const int i = me.thread % 8, token = me.thread / 8;
+        if (i < pairs) join(tile, row_sum(i, token), row_sum(i + 8, token), part);
+    }
+    // A thread's pair of sums joins the stream.
+    __device__ __forceinline__ void join(int tile, float y0, float y1, int part) {
+        const Place me;
+        const int i = me.thread % 8, token = me.thread / 8;
         const int pair = blockIdx.x * Output::BLOCK_PAIRS + tile * 8 + i;
-        if (i >= pairs || pair >= Output::PAIRS) return;
-        const float y0 = row_sum(i, token), y1 = row_sum(i + 8, token);
+        if (pair >= Output::PAIRS) return;
 #pragma unroll
         for (int at = 0; at < Output::TILES; at++) {
             if (at != tile) continue;
@@ -307,35 +340,19 @@ struct Prefiller {
         }
     }
 
-    __device__ __forceinline__ void down() {
-        const Place me;
-        constexpr int STEPS = Down::SEGMENT_STEPS;
-        constexpr bool EXACT = Down::K_STEPS == WARPS * Down::SEGMENTS * STEPS;
-        const int base = me.warp * Down::WARP_STEPS, end = min(base + Down::WARP_STEPS, Down::K_STEPS);
+    // In prefill_down.cuh.
+    __device__ __forceinline__ void down_alone();
+    __device__ __forceinline__ void down_in_pair();
+    __device__ __forceinline__ void down();
+
+    // Which slot's data `ranked` holds at each rank from now on; none of any after a pass that was stopped.
+    __device__ __forceinline__ void tell_ranked(bool is_whole) const {
+        if (threadIdx.x >= 32) return;
 #pragma unroll 1
-        for (int tile = 0; tile < Down::TILES; tile++) {
-            const int pairs = Down::TILES == 1 ? Down::LAST_PAIRS : Down::tile_pairs(tile);
-            float c[4][4] = {};
-            // As soon as a step of a segment is done, the same step's operand of the next one is asked for.
-            u32 b[STEPS][4][2];
-            load_operand<STEPS, EXACT>(p.prefill + Prefill::GATED, base, end, me.lane, b);
-#pragma unroll 1
-            for (int segment = 0; segment < Down::SEGMENTS; segment++) {
-                const int next = base + (segment + 1) * STEPS;
-                const char* stage = ring.wait() + me.warp * (STEPS * 64) * pairs;
-#pragma unroll
-                for (int s = 0; s < STEPS; s++) {
-                    const uint4 a = load_fragment(stage, pairs * 64, s, me.lane, pairs);
-#pragma unroll
-                    for (int n = 0; n < 4; n++) mma(c[n], a, b[s][n][0], b[s][n][1]);
-                    if (segment + 1 < Down::SEGMENTS) load_step<EXACT>(p.prefill + Prefill::GATED, next + s, end, me.lane, b[s]);
-                }
-                ring.release();
-            }
-            buffer ^= 1;
-            leave_sums(me, c);
-            meet_workers();
-            add_tile(tile, pairs, Trace::OUT);
+        for (int rank = blockIdx.x * 32 + threadIdx.x; rank < N_SLOTS; rank += GRID * 32) {
+            const int token = rank - n_context;
+            const int slot = token < 0 ? p.command->context_slots[rank] : token < n_tokens ? p.command->token_slots[token] : -1;
+            p.ranked_slots[rank] = is_whole ? slot : -2;
         }
     }
 
@@ -385,6 +402,7 @@ struct Prefiller {
                     down();
                     pass_on(norms + 2 * HIDDEN, Prefill::LAYER_INPUT, Prefill::LAYER_SQUARES);
                     look_at_time(LAYERS - 1 - layer);
+                    wait_for_rankers(layer + 1);
                 }
                 meet();
             }
@@ -395,11 +413,13 @@ struct Prefiller {
 };
 
 #include "prefill_attention.cuh"
+#include "prefill_down.cuh"
 
 extern "C" __device__ const u64 SHARED_BYTES = RING_SLOTS * Ring::BYTES + sizeof(Shared);
 extern "C" __device__ const u64 BLOCK_THREADS = ALL_THREADS;
+extern "C" __device__ const u64 RANKS_CONTEXT = RANKERS > 0;
 
-extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) prefill(const __grid_constant__ Arguments p) {
+extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) IN_CLUSTERS prefill(const __grid_constant__ Arguments p) {
     extern __shared__ __align__(128) char memory[];
     const Command* command = p.command;
     if (command->is_void) return;
@@ -412,30 +432,28 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) prefill(const __gri
     Ring ring(memory, shared.barriers);
     if (threadIdx.x == 0) {
         ring.init();
-        shared.program.fill(n_chunks);
+        shared.partner.init();
+        shared.program.fill<DOWN_BLOCKS>(n_chunks);
         shared.open_layer = shared.stop = 0;
+        for (int i = 0; i < RANKERS; i++) shared.rankers.n_layers[i] = 0;
         shared.fed_layer = is_frame ? -1 : 0;
         shared.fed_next = is_frame ? shared.program.n_layer : 0;
         shared.n_fed = 0;
         shared.in_flight = COPIES;
     }
     __syncthreads();
+    if (threadIdx.x >= THREADS + 32) {
+        Ranker{p, shared.rankers, shared.open_layer, shared.stop, int(threadIdx.x - THREADS) / 32 - 1, n_context}.run();
+        return;
+    }
     if (threadIdx.x >= THREADS) {
-        const Cursor cursor{shared.program, p, shared.open_layer, n_context, full_layers(p), shared.fed_layer, shared.fed_next};
+        const Cursor cursor{shared.program, p, shared.open_layer, shared.rankers, n_context, full_layers(p), shared.fed_layer, shared.fed_next};
         Feeder<Cursor>(ring, cursor, shared.in_flight).run(shared.stop);
         return;
     }
     Prefiller prefiller{p, shared, {ring, p, shared, n_context}, n_context, n_tokens, n_chunks, 0, command->epoch, 0};
     prefiller.ring.feed();
 
-    if (blockIdx.x == 0) {   // what `ranked` holds from now on
-        for (int rank = threadIdx.x; rank < N_SLOTS; rank += THREADS) {
-            const int token = rank - n_context;
-            p.ranked_slots[rank] = token < 0                     ? command->context_slots[rank]
-                                   : token < n_tokens ? command->token_slots[token]
-                                                                : -1;
-        }
-    }
     if (is_frame) {
         prefiller.embed_frame();
     } else {
@@ -443,11 +461,13 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) prefill(const __gri
     }
     prefiller.pass_on(p.norms, Prefill::LAYER_INPUT, Prefill::LAYER_SQUARES);
     prefiller.look_at_time(LAYERS);
+    prefiller.wait_for_rankers(0);
     prefiller.meet();
     if (blockIdx.x == 0 && threadIdx.x == 0) p.result->embedded_ns = device_time_ns();
 
     const bool is_done = !prefiller.is_stopped() && prefiller.run();
     if (!is_done) shared.stop = 1;
+    prefiller.tell_ranked(is_done);   // all blocks have met, and seen what it held before
     prefiller.ring.drain();
     if (blockIdx.x == 0 && threadIdx.x == 0) {
         if (!is_done) {

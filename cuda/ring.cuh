@@ -21,16 +21,24 @@ struct Program {
     Stage stages[MOST];
     int n_layer, n_all, ranked_at;    // stages of a layer, of both; the first that reads `ranked`
 
-    template <class M>
+    // The stages of the block's rows; where neighbouring blocks share theirs, an equal part of the stages of all their
+    // rows, its own first.
+    template <class M, int BLOCKS = 1>
     __device__ void add(int& n, u64& offset) {
+        static_assert(M::STAGES % BLOCKS == 0, "an equal part of the stages");
+        const int part = blockIdx.x % BLOCKS;
         for (int s = 0; s < M::STAGES; s++) {
             const u32 bytes = M::stage_bytes(s);
-            stages[n++] = {offset + u64(blockIdx.x) * WARPS * bytes, bytes, 0};
+            for (int i = 0; i < BLOCKS && s / (M::STAGES / BLOCKS) == part; i++) {
+                const int block = blockIdx.x - part + (part + i) % BLOCKS;
+                stages[n++] = {offset + u64(block) * WARPS * bytes, bytes, 0};
+            }
             offset += u64(GRID) * WARPS * bytes;
         }
     }
 
-    // By one thread. Splits from `n_chunks` on are not read.
+    // By one thread. Splits from `n_chunks` on are not read. DOWN_BLOCKS: how many blocks share that projection.
+    template <int DOWN_BLOCKS = 1>
     __device__ void fill(int n_chunks) {
         int n = 0;
         u64 offset = 0;
@@ -43,7 +51,7 @@ struct Program {
         }
         add<Output>(n, offset);
         add<GateUp>(n, offset);
-        add<Down>(n, offset);
+        add<Down, DOWN_BLOCKS>(n, offset);
         n_layer = n;
         offset = 0;
         add<Other>(n, offset);
