@@ -359,18 +359,15 @@ struct Prefiller {
     // Block 0 tells all blocks, at their next meeting, to stop if what remains cannot end in time.
     __device__ __forceinline__ void look_at_time(int layers_left) const {
         if (blockIdx.x != 0 || threadIdx.x != 0) return;
-        Command& command = *p.command;
-        const u64 steps_ns = u64(command.n_steps) * LAYERS * command.decode_layer_ns;
-        if (is_too_late(command.abort_ns - min(command.abort_ns, steps_ns), layers_left, command.prefill_layer_ns)) {
-            command.is_aborted = 1;
-        }
+        if (is_too_late(shared.end_ns, layers_left, shared.layer_ns)) p.command->is_aborted = 1;
     }
-    __device__ __forceinline__ bool is_stopped() const { return __ldcg(&p.command->is_aborted); }
+    __device__ __forceinline__ u32 is_stopped() const { return __ldcg(&p.command->is_aborted); }
 
-    // All layers. False if the pass was stopped after one of them.
+    // All layers. False if the pass was stopped before or after one of them.
     __device__ __forceinline__ bool run() {
 #pragma unroll 1
         for (layer = 0; layer < LAYERS; layer++) {
+            const u32 must_stop = is_stopped();   // asked for here, used after a projection: no one waits for it
             const float* norms = p.norms + size_t(2 * layer) * HIDDEN;
             // Three projections by the same code: its instructions must stay in the cache.
 #pragma unroll 1
@@ -390,6 +387,7 @@ struct Prefiller {
                     }
                 });
                 if (phase == 0) {
+                    if (must_stop) return false;
                     if (layer >= full_layers(p)) return true;
                     meet();
                     attention();
@@ -406,9 +404,8 @@ struct Prefiller {
                 }
                 meet();
             }
-            if (is_stopped()) return false;
         }
-        return true;
+        return !is_stopped();
     }
 };
 
@@ -435,6 +432,9 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) IN_CLUSTERS prefill
         shared.partner.init();
         shared.program.fill<DOWN_BLOCKS>(n_chunks);
         shared.open_layer = shared.stop = 0;
+        const u64 steps_ns = u64(command->n_steps) * LAYERS * command->decode_layer_ns;
+        shared.end_ns = command->abort_ns - min(command->abort_ns, steps_ns);
+        shared.layer_ns = command->prefill_layer_ns;
         for (int i = 0; i < RANKERS; i++) shared.rankers.n_layers[i] = 0;
         shared.fed_layer = is_frame ? -1 : 0;
         shared.fed_next = is_frame ? shared.program.n_layer : 0;
@@ -465,7 +465,7 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) IN_CLUSTERS prefill
     prefiller.meet();
     if (blockIdx.x == 0 && threadIdx.x == 0) p.result->embedded_ns = device_time_ns();
 
-    const bool is_done = !prefiller.is_stopped() && prefiller.run();
+    const bool is_done = prefiller.run();
     if (!is_done) shared.stop = 1;
     prefiller.tell_ranked(is_done);   // all blocks have met, and seen what it held before
     prefiller.ring.drain();

@@ -135,31 +135,18 @@ __device__ __forceinline__ void Prefiller::combination() {
     float(*parts)[WARPS][HEAD_DIM] = reinterpret_cast<float(*)[WARPS][HEAD_DIM]>(&shared.sums[0][0][0][0] + ROUND_QUERIES * CHUNKS);
 #pragma unroll 1
     for (int begin = blockIdx.x; begin < KV_HEADS * QUERIES; begin += ROUND_QUERIES * GRID) {
+        // All that is read is asked for at once.
+        constexpr int N = ceil_div(CHUNKS, 32);
+        float2 stat[N];
         if (me.warp < ROUND_QUERIES) {
             const int index = min(begin + me.warp * GRID, KV_HEADS * QUERIES - 1);
-            const float2* stats = reinterpret_cast<const float2*>(p.prefill + Prefill::PARTIAL_SUM) +
-                                  index;
-            constexpr int N = ceil_div(CHUNKS, 32);
-            float2 stat[N];
-            float most = LOWEST, sum = 0;
+            const float2* stats = reinterpret_cast<const float2*>(p.prefill + Prefill::PARTIAL_SUM) + index;
 #pragma unroll
             for (int i = 0; i < N; i++) {
                 const int chunk = i * 32 + me.lane;
                 stat[i] = chunk < n_chunks ? __ldcg(stats + chunk * KV_HEADS * QUERIES) : make_float2(LOWEST, 0);
             }
-#pragma unroll
-            for (int i = 0; i < N; i++) most = fmaxf(most, stat[i].x);
-#pragma unroll
-            for (int d = 1; d < 32; d *= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, d));
-#pragma unroll
-            for (int i = 0; i < N; i++) sum += stat[i].y * exp2_fast(stat[i].x - most);
-            const float over = 1.f / warp_sum(sum);
-#pragma unroll
-            for (int i = 0; i < N; i++) {
-                if (i * 32 + me.lane < CHUNKS) weights[me.warp][i * 32 + me.lane] = exp2_fast(stat[i].x - most) * over;
-            }
         }
-        meet_workers();
         u32 word[ROUND_QUERIES][SPLITS][WORDS];
 #pragma unroll
         for (int n = 0; n < ROUND_QUERIES; n++) {
@@ -176,6 +163,21 @@ __device__ __forceinline__ void Prefiller::combination() {
                 }
             }
         }
+        if (me.warp < ROUND_QUERIES) {
+            float most = LOWEST, sum = 0;
+#pragma unroll
+            for (int i = 0; i < N; i++) most = fmaxf(most, stat[i].x);
+#pragma unroll
+            for (int d = 1; d < 32; d *= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, d));
+#pragma unroll
+            for (int i = 0; i < N; i++) sum += stat[i].y * exp2_fast(stat[i].x - most);
+            const float over = 1.f / warp_sum(sum);
+#pragma unroll
+            for (int i = 0; i < N; i++) {
+                if (i * 32 + me.lane < CHUNKS) weights[me.warp][i * 32 + me.lane] = exp2_fast(stat[i].x - most) * over;
+            }
+        }
+        meet_workers();
 #pragma unroll
         for (int n = 0; n < ROUND_QUERIES; n++) {
 #pragma unroll

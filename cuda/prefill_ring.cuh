@@ -47,6 +47,8 @@ struct Shared {
     Program<Vision> program;
     u64 barriers[2 * RING_SLOTS];
     volatile int open_layer, in_flight, stop;
+    u64 end_ns;                 // by when prefill must end
+    u32 layer_ns;               // what a layer of it takes at least
     RankerShared rankers;
     Partner partner;
     int fed_layer, fed_next;    // where the first warp goes on, if no ninth one feeds the ring
