@@ -55,6 +55,7 @@ constexpr int DOWN_BLOCKS = 1;
 #define IN_CLUSTERS
 #endif
 
+#include "prefill_constants.cuh"
 #include "prefill_rank.cuh"
 #include "prefill_ring.cuh"
 
@@ -94,13 +95,16 @@ struct Prefiller {
     const Arguments& p;
     Shared& shared;
     PrefillRing ring;
-    int n_context, n_tokens, n_chunks, layer;
+    int n_context, n_tokens, layer;
     u32 tag;
     int buffer;
     float x0[Output::TILES], x1[Output::TILES];   // stream of pair thread % 8 of each tile, token thread / 8
 
+    __device__ __forceinline__ int n_chunks() const { return ceil_div(n_context + n_tokens, CHUNK); }
+
     __device__ __forceinline__ void meet() {
         ring.feed();
+        Constants::wait();
         grid_barrier(reinterpret_cast<u32*>(p.prefill + Prefill::FLAGS), ++tag);
     }
 
@@ -176,7 +180,7 @@ struct Prefiller {
     }
 
     // Passes the stream on: the next norm's operand, and the block's part of each token's sum of squares.
-    __device__ __forceinline__ void pass_on(const float* norm, size_t operand, size_t squares) {
+    __device__ __forceinline__ void pass_on(const float2* norm, size_t operand, size_t squares) {
         const Place me;
         const int i = me.thread % 8, token = me.thread / 8;
         float square = 0;
@@ -184,7 +188,7 @@ struct Prefiller {
         for (int tile = 0; tile < Output::TILES; tile++) {
             const int pair = blockIdx.x * Output::BLOCK_PAIRS + tile * 8 + i;
             if (i < Output::tile_pairs(tile) && pair < Output::PAIRS) {
-                const float2 weight = *reinterpret_cast<const float2*>(norm + 2 * pair);
+                const float2 weight = norm[tile * 8 + i];
                 *reinterpret_cast<u32*>(p.prefill + operand + operand_place(2 * pair, token)) =
                     pack(x0[tile] * weight.x, x1[tile] * weight.y);
                 square += two_products(x0[tile], x0[tile], x1[tile], x1[tile]);
@@ -250,6 +254,7 @@ struct Prefiller {
         const Place me;
         const int i = me.thread % 8, token = me.thread / 8;
         const int rank = min(n_context + token, N_SLOTS - 1);
+        const Constants& constants = shared.constants;
         {
             const int pair = blockIdx.x * Qkv::BLOCK_PAIRS + tile * 8 + i;
             const bool is_mine = i < pairs && pair < Qkv::PAIRS;
@@ -258,10 +263,11 @@ struct Prefiller {
             float2 turn = make_float2(1, 0);
             if (is_mine) {
                 const float scale = shared.scale[token];
-                y0 = row_sum(i, token) * scale + p.qkv_bias[layer * QKV_ROWS + upper];
-                y1 = row_sum(i + 8, token) * scale + p.qkv_bias[layer * QKV_ROWS + upper + HALF_DIM];
+                const float2 bias = constants.bias[tile * 8 + i];
+                y0 = row_sum(i, token) * scale + bias.x;
+                y1 = row_sum(i + 8, token) * scale + bias.y;
                 if (float* to = trace(token, Trace::QKV + upper)) to[0] = y0, to[HALF_DIM] = y1;
-                if (head < Q_HEADS + KV_HEADS) turn = p.rope[rank * HALF_DIM + d];
+                turn = constants.turn[token][tile * 8 + i];
             }
             if (head >= Q_HEADS) {
                 y0 = rounded(y0);
@@ -283,7 +289,7 @@ struct Prefiller {
                 return;
             }
             const int which = head - Q_HEADS, is_value = which >= KV_HEADS, kv_head = which - is_value * KV_HEADS;
-            const int slot = p.command->token_slots[token], chunk = rank / CHUNK, r = rank % CHUNK;
+            const int slot = constants.slots[token], chunk = rank / CHUNK, r = rank % CHUNK;
             const size_t row = (size_t(layer) * N_SLOTS + slot) * KV_HEADS + kv_head;
             *reinterpret_cast<u32*>(p.cache + (row * 2 + is_value) * HEAD_DIM + dim) = plain;
             char* split = p.ranked + split_offset(layer, chunk, kv_head);
@@ -361,18 +367,20 @@ struct Prefiller {
         if (blockIdx.x != 0 || threadIdx.x != 0) return;
         if (is_too_late(shared.end_ns, layers_left, shared.layer_ns)) p.command->is_aborted = 1;
     }
-    __device__ __forceinline__ u32 is_stopped() const { return __ldcg(&p.command->is_aborted); }
 
     // All layers. False if the pass was stopped before or after one of them.
     __device__ __forceinline__ bool run() {
 #pragma unroll 1
         for (layer = 0; layer < LAYERS; layer++) {
-            const u32 must_stop = is_stopped();   // asked for here, used after a projection: no one waits for it
-            const float* norms = p.norms + size_t(2 * layer) * HIDDEN;
             // Three projections by the same code: its instructions must stay in the cache.
 #pragma unroll 1
             for (int phase = 0; phase < 3; phase++) {
                 const Place me;
+                if (phase == 0) {
+                    shared.constants.ask_norm(p, 2 * layer + 2, shared.constants.after);
+                    shared.constants.ask_stop(p);
+                }
+                if (phase == 2) shared.constants.ask_layer(p, layer + 1);
                 const size_t squares = phase == 2 ? Prefill::MLP_SQUARES : Prefill::LAYER_SQUARES;
                 const size_t operand = phase == 0 ? Prefill::LAYER_INPUT : phase == 1 ? Prefill::ATTENDED : Prefill::MLP_INPUT;
                 const int tiles = phase == 0 ? Qkv::TILES : phase == 1 ? Output::TILES : GateUp::TILES;
@@ -387,25 +395,29 @@ struct Prefiller {
                     }
                 });
                 if (phase == 0) {
-                    if (must_stop) return false;
-                    if (layer >= full_layers(p)) return true;
+                    if (layer >= full_layers(p)) {
+                        Constants::wait();
+                        meet_workers();
+                        return !shared.constants.must_stop;
+                    }
                     meet();
+                    if (shared.constants.must_stop) return false;
                     attention();
                     meet();
                     combination();
                 } else if (phase == 1) {
-                    pass_on(norms + HIDDEN, Prefill::MLP_INPUT, Prefill::MLP_SQUARES);
+                    pass_on(shared.constants.middle, Prefill::MLP_INPUT, Prefill::MLP_SQUARES);
                 } else {
                     meet();
                     down();
-                    pass_on(norms + 2 * HIDDEN, Prefill::LAYER_INPUT, Prefill::LAYER_SQUARES);
+                    pass_on(shared.constants.after, Prefill::LAYER_INPUT, Prefill::LAYER_SQUARES);
                     look_at_time(LAYERS - 1 - layer);
                     wait_for_rankers(layer + 1);
                 }
                 meet();
             }
         }
-        return !is_stopped();
+        return !__ldcg(&p.command->is_aborted);
     }
 };
 
@@ -424,13 +436,12 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) IN_CLUSTERS prefill
 
     Shared& shared = *reinterpret_cast<Shared*>(memory + RING_SLOTS * Ring::BYTES);
     const int n_context = command->n_context, n_tokens = command->n_tokens;
-    const int n_chunks = ceil_div(n_context + n_tokens, CHUNK);
     const bool is_frame = command->is_frame;
     Ring ring(memory, shared.barriers);
     if (threadIdx.x == 0) {
         ring.init();
         shared.partner.init();
-        shared.program.fill<DOWN_BLOCKS>(n_chunks);
+        shared.program.fill<DOWN_BLOCKS>(ceil_div(n_context + n_tokens, CHUNK));
         shared.open_layer = shared.stop = 0;
         const u64 steps_ns = u64(command->n_steps) * LAYERS * command->decode_layer_ns;
         shared.end_ns = command->abort_ns - min(command->abort_ns, steps_ns);
@@ -451,15 +462,19 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) IN_CLUSTERS prefill
         Feeder<Cursor>(ring, cursor, shared.in_flight).run(shared.stop);
         return;
     }
-    Prefiller prefiller{p, shared, {ring, p, shared, n_context}, n_context, n_tokens, n_chunks, 0, command->epoch, 0};
+    Prefiller prefiller{p, shared, {ring, p, shared, n_context}, n_context, n_tokens, 0, command->epoch, 0};
     prefiller.ring.feed();
-
+    shared.constants.ask_pass(p, n_context);
+    shared.constants.ask_norm(p, 0, shared.constants.after);
+    shared.constants.ask_layer(p, 0);
     if (is_frame) {
         prefiller.embed_frame();
     } else {
         prefiller.embed_prompt();
     }
-    prefiller.pass_on(p.norms, Prefill::LAYER_INPUT, Prefill::LAYER_SQUARES);
+    Constants::wait();
+    meet_workers();
+    prefiller.pass_on(shared.constants.after, Prefill::LAYER_INPUT, Prefill::LAYER_SQUARES);
     prefiller.look_at_time(LAYERS);
     prefiller.wait_for_rankers(0);
     prefiller.meet();

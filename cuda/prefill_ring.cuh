@@ -50,6 +50,7 @@ struct Shared {
     u64 end_ns;                 // by when prefill must end
     u32 layer_ns;               // what a layer of it takes at least
     RankerShared rankers;
+    Constants constants;
     Partner partner;
     int fed_layer, fed_next;    // where the first warp goes on, if no ninth one feeds the ring
     u32 n_fed;
