@@ -482,10 +482,10 @@ extern "C" __global__ void __launch_bounds__(THREADS + 32, 1) decode(const __gri
     Ring ring(memory, shared.barriers);
     if (threadIdx.x == 0) {
         ring.init();
-        shared.program.fill(n_chunks);
         shared.stop = 0;
         shared.in_flight = STREAM_COPIES;
     }
+    shared.program.fill(n_chunks);
     __syncthreads();
     if (threadIdx.x >= THREADS) {
         Feeder<Cursor>(ring, {shared.program, p, n_steps}, shared.in_flight).run(shared.stop);

@@ -441,17 +441,17 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) IN_CLUSTERS prefill
     if (threadIdx.x == 0) {
         ring.init();
         shared.partner.init();
-        shared.program.fill<DOWN_BLOCKS>(ceil_div(n_context + n_tokens, CHUNK));
         shared.open_layer = shared.stop = 0;
         const u64 steps_ns = u64(command->n_steps) * LAYERS * command->decode_layer_ns;
         shared.end_ns = command->abort_ns - min(command->abort_ns, steps_ns);
         shared.layer_ns = command->prefill_layer_ns;
         for (int i = 0; i < RANKERS; i++) shared.rankers.n_layers[i] = 0;
         shared.fed_layer = is_frame ? -1 : 0;
-        shared.fed_next = is_frame ? shared.program.n_layer : 0;
         shared.n_fed = 0;
         shared.in_flight = COPIES;
     }
+    shared.program.fill<DOWN_BLOCKS>(ceil_div(n_context + n_tokens, CHUNK));
+    if (threadIdx.x == 0) shared.fed_next = is_frame ? shared.program.n_layer : 0;
     __syncthreads();
     if (threadIdx.x >= THREADS + 32) {
         Ranker{p, shared.rankers, shared.open_layer, shared.stop, int(threadIdx.x - THREADS) / 32 - 1, n_context}.run();
