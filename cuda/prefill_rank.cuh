@@ -51,6 +51,7 @@ struct Ranker {
             // A little ahead is enough, and does not take the bandwidth of the first layers.
             while (__any_sync(~0u, open_layer + LAYERS_AHEAD < layer)) {
                 if (__any_sync(~0u, stop)) return;
+                __nanosleep(500);   // warps that compute have the issue slots
             }
 #pragma unroll 1
             for (int unit = blockIdx.x; unit < CHUNKS * KV_HEADS; unit += GRID) {
