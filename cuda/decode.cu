@@ -178,6 +178,10 @@ struct Decoder {
             for (int k = 0; k < STEPS; k++) mma(c[k % 4], held[k], b[k].x, b[k].y);
             leave_sums(me, 0, c);
         }
+        if (takes_squares) {
+            const float scale = take_scale(words + which.squares, its_tag, me.lane, square);
+            if (me.lane == 0) shared.scale[buffer] = scale;
+        }
 #pragma unroll 1
         for (int tile = 1; tile < which.tiles; tile++) {
             const int pairs = tile + 1 == which.tiles ? which.last_pairs : 8;
@@ -193,10 +197,6 @@ struct Decoder {
                 ring.release();
             }
             leave_sums(me, tile, c);
-        }
-        if (takes_squares) {
-            const float scale = take_scale(words + which.squares, its_tag, me.lane, square);
-            if (me.lane == 0) shared.scale[buffer] = scale;
         }
         meet_workers();
     }

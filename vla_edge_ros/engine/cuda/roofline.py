@@ -27,8 +27,8 @@ def stage_work(
     """`bytes` and `flops` of each stage of a pass after `n_context` ranks; the decode step is the fifth.
 
     Weights and valid keys and values are read once, what is new is written once; products count two FLOPs.
-    n_moved: ranks whose slots changed since the pass before, which are gathered into rank order, by prefill or
-        before it.
+    n_moved: ranks whose slots changed since the pass before, which are gathered into rank order, by prefill
+        or before it.
     """
     layers, hidden = config.num_hidden_layers, config.hidden_size
     parameters = layers * layer_parameters(config)
