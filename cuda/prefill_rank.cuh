@@ -9,7 +9,7 @@
 // What the rankers have of shared memory.
 struct RankerShared {
     alignas(16) PieceRows rows[max_of(RANKERS, 1)];
-    int slots[KV_UNITS][CHUNK];
+    int slots[max_of(RANKERS, 1)][KV_UNITS][CHUNK];
     volatile int n_layers[max_of(RANKERS, 1)];   // ranked by each of them, from layer 0 on
 
     // Whether all rankers have come past a layer.
@@ -36,7 +36,7 @@ struct Ranker {
         bool result = false;
         for (int r = threadIdx.x % 32; r < CHUNK; r += 32) {
             const int rank = unit / KV_HEADS * CHUNK + r, slot = slot_of_rank(p, rank, n_context);
-            shared.slots[unit / GRID][r] = slot;   // every ranker writes the same
+            shared.slots[which][unit / GRID][r] = slot;
             result |= is_moved(p, rank, slot);
         }
         return __any_sync(~0u, result);
@@ -58,7 +58,7 @@ struct Ranker {
                 if (!(moved >> unit / GRID & 1)) continue;
 #pragma unroll 1
                 for (int piece = which; piece < SPLIT_PIECES; piece += RANKERS) {
-                    rank_piece(p, shared.rows[which], shared.slots[unit / GRID], layer, unit / KV_HEADS, unit % KV_HEADS, piece);
+                    rank_piece(p, shared.rows[which], shared.slots[which][unit / GRID], layer, unit / KV_HEADS, unit % KV_HEADS, piece);
                 }
             }
             publish(layer + 1);
