@@ -75,15 +75,18 @@ __device__ __forceinline__ void peek_squares(const u64* from, int lane, u64 (&sq
     for (int i = 0; i < N_SQUARES; i++) square[i] = peek(from + min(i * 32 + lane, GRID - 1));
 }
 
-// 1 / RMS of the stream from the blocks' sums of squares, looked at once before; -1 if block 0 stopped the pass.
+__device__ __forceinline__ bool has_squares(const u64 (&square)[N_SQUARES], u32 tag) {
+    u32 wrong = 0;
+#pragma unroll
+    for (int i = 0; i < N_SQUARES; i++) wrong |= u32(square[i] >> 32) ^ tag;
+    return wrong == 0;
+}
+
+// 1 / RMS of the stream from the blocks' sums of squares, looked at before; -1 if block 0 stopped the pass.
 // Asking again for those that were there already is safe: none is written before this block has put its next one.
 __device__ __forceinline__ float take_scale(const u64* from, u32 tag, int lane, u64 (&square)[N_SQUARES]) {
     Watchdog dog;
-    while (true) {
-        u32 wrong = 0;
-#pragma unroll
-        for (int i = 0; i < N_SQUARES; i++) wrong |= u32(square[i] >> 32) ^ tag;
-        if (wrong == 0) break;
+    while (!has_squares(square, tag)) {
         peek_squares(from, lane, square);
         dog.spin();
     }
@@ -141,7 +144,7 @@ struct Decoder {
         const Place me;
         buffer ^= 1;
         const bool takes_squares = me.warp == 0 && which.squares >= 0;
-        u64 square[N_SQUARES];
+        u64 square[N_SQUARES] = {};
         // The first tile is taken to registers while other blocks are waited for: the ring runs so much further ahead.
         uint4 held[STEPS];
         {
@@ -157,9 +160,13 @@ struct Decoder {
                 ring.release();
             }
         }
-        if (takes_squares) peek_squares(words + which.squares, me.lane, square);
         uint2* operand = shared.operand[me.warp];
-        take_operand<Qkv>(words + which.operand, its_tag, me.warp, me.lane, operand);
+        auto ask_squares = [&] {
+            if (takes_squares) peek_squares(words + which.squares, me.lane, square);
+        };
+        take_operand<Qkv>(words + which.operand, its_tag, me.warp, me.lane, operand, ask_squares);
+        // They are put right after the operand: those that just missed it come while it is multiplied.
+        if (takes_squares && !has_squares(square, its_tag)) peek_squares(words + which.squares, me.lane, square);
         if (is_long && me.thread == 0) shared.in_flight = STREAM_COPIES;
         // All eight columns hold the token.
         uint2 b[STEPS];
@@ -170,6 +177,10 @@ struct Decoder {
 #pragma unroll
             for (int k = 0; k < STEPS; k++) mma(c[k % 4], held[k], b[k].x, b[k].y);
             leave_sums(me, 0, c);
+        }
+        if (takes_squares) {
+            const float scale = take_scale(words + which.squares, its_tag, me.lane, square);
+            if (me.lane == 0) shared.scale[buffer] = scale;
         }
 #pragma unroll 1
         for (int tile = 1; tile < which.tiles; tile++) {
@@ -186,10 +197,6 @@ struct Decoder {
                 ring.release();
             }
             leave_sums(me, tile, c);
-        }
-        if (takes_squares) {
-            const float scale = take_scale(words + which.squares, its_tag, me.lane, square);
-            if (me.lane == 0) shared.scale[buffer] = scale;
         }
         meet_workers();
     }
@@ -258,9 +265,14 @@ struct Decoder {
         return me.thread < Output::BLOCK_PAIRS && blockIdx.x * Output::BLOCK_PAIRS + me.thread < Output::PAIRS;
     }
 
+    // Whether what is left of the pass, these layers at least, cannot end in time, as thread 0 of block 0 sees it.
+    __device__ __forceinline__ bool is_late(int left) const {
+        return blockIdx.x == 0 && threadIdx.x == 0 && is_too_late(abort_ns, left, layer_ns);
+    }
+
     // Passes the stream on: the next norm's operand, and the block's part of the sum of squares. Block 0 stops the
     // pass before a step or after a layer by a negative part: every block reads it at the same place.
-    __device__ __forceinline__ void pass_on(const float2& weight, int operand, int squares, bool may_stop) {
+    __device__ __forceinline__ void pass_on(const float2& weight, int operand, int squares, bool stops) {
         const Place me;
         constexpr int BUSY_WARPS = ceil_div(Output::BLOCK_PAIRS, 32);
         const int pair = blockIdx.x * Output::BLOCK_PAIRS + me.thread;
@@ -281,13 +293,12 @@ struct Decoder {
             }
         }
         if (me.thread == 0) {
-            if (may_stop && blockIdx.x == 0 && is_too_late(abort_ns, layers_left, layer_ns)) square = -1.f;
-            put(words + squares + blockIdx.x, __float_as_uint(square), tag);
+            put(words + squares + blockIdx.x, __float_as_uint(stops ? -1.f : square), tag);
         }
     }
 
     // Residual: the block's rows of the projection join the stream.
-    __device__ __forceinline__ void add_to_stream(int part, const float2& weight, int operand, int squares, bool may_stop) {
+    __device__ __forceinline__ void add_to_stream(int part, const float2& weight, int operand, int squares, bool stops) {
         const Place me;
         const int pair = blockIdx.x * Output::BLOCK_PAIRS + me.thread;
         if (has_pair(me)) {
@@ -296,7 +307,7 @@ struct Decoder {
             x1 += row_sum(at + 8);
             if (float* to = trace(part + 2 * pair)) to[0] = x0, to[1] = x1;
         }
-        pass_on(weight, operand, squares, may_stop);
+        pass_on(weight, operand, squares, stops);
     }
 
     // SiLU(gate) x up.
@@ -331,7 +342,7 @@ struct Decoder {
         if ((GRID + blockIdx.x - newest % GRID) % GRID < KV_HEADS) asm volatile("fence.proxy.async.global;" ::: "memory");
 #endif
         uint2* operand = shared.operand[me.warp];
-        take_operand<Down>(words + Words::GATED, tag, me.warp, me.lane, operand);
+        take_operand<Down>(words + Words::GATED, tag, me.warp, me.lane, operand, [] {});
 #pragma unroll 1
         for (int tile = 0; tile < Down::TILES; tile++) {
             const int pairs = Down::TILES == 1 ? Down::LAST_PAIRS : Down::tile_pairs(tile);
@@ -401,7 +412,7 @@ struct Decoder {
                 x1 = high_of(both);
             }
         }
-        pass_on(weight, layer_input(), layer_squares(), true);
+        pass_on(weight, layer_input(), layer_squares(), is_late(layers_left));
 #pragma unroll 1
         for (layer = 0;; layer++) {
             const float* norms = p.norms + size_t(2 * layer) * HIDDEN;
@@ -444,9 +455,10 @@ struct Decoder {
                 } else {
                     finish_gate_up(scale);
                     const float2 weight = norm_weights(norms + 2 * HIDDEN);
+                    // Looked at early: reading the time here delays no other block.
+                    const bool stops = is_late(--layers_left);
                     down();
-                    layers_left--;
-                    add_to_stream(Trace::OUT, weight, layer_input(), layer_squares(), true);
+                    add_to_stream(Trace::OUT, weight, layer_input(), layer_squares(), stops);
                 }
             }
         }
@@ -470,10 +482,10 @@ extern "C" __global__ void __launch_bounds__(THREADS + 32, 1) decode(const __gri
     Ring ring(memory, shared.barriers);
     if (threadIdx.x == 0) {
         ring.init();
-        shared.program.fill(n_chunks);
         shared.stop = 0;
         shared.in_flight = STREAM_COPIES;
     }
+    shared.program.fill(n_chunks);
     __syncthreads();
     if (threadIdx.x >= THREADS) {
         Feeder<Cursor>(ring, {shared.program, p, n_steps}, shared.in_flight).run(shared.stop);

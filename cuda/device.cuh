@@ -110,26 +110,17 @@ __device__ __forceinline__ uint4 load_fragment(const char* stage, int fragment_b
 // to loads that bypass L1.
 __device__ __forceinline__ void grid_barrier(u32* flags, u32 tag) {
     meet_workers();
-    if (threadIdx.x < 32) {
-        // All flags are asked for at once; one fence then orders what follows.
+    // A thread waits for a block by loads that acquire: a fence after them would take another round trip to L2.
+    static_assert(GRID <= THREADS, "a thread each for all blocks");
+    if (threadIdx.x < ceil_div(GRID, 32) * 32) {
         if (threadIdx.x == 0) asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(flags + blockIdx.x), "r"(tag) : "memory");
-        __syncwarp();
-        constexpr int N = ceil_div(GRID, 32);
-        u32 seen[N];
-        bool is_missing;
+        const u32* at = flags + min(int(threadIdx.x), GRID - 1);
+        u32 seen;
         Watchdog dog;
         do {
-            is_missing = false;
-#pragma unroll
-            for (int i = 0; i < N; i++) {
-                const u32* at = flags + min(int(threadIdx.x) + 32 * i, GRID - 1);
-                asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(seen[i]) : "l"(at) : "memory");
-            }
-#pragma unroll
-            for (int i = 0; i < N; i++) is_missing |= int(seen[i] - tag) < 0;
+            asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(at) : "memory");
             dog.spin();
-        } while (is_missing);
-        __threadfence();
+        } while (int(seen - tag) < 0);
     }
     meet_workers();
 }

@@ -79,6 +79,12 @@ struct Matrix {
     __host__ __device__ static constexpr int stage_bytes(int stage) {
         return SEGMENT_STEPS * 64 * tile_pairs(stage / SEGMENTS);
     }
+    // Where a stage of all blocks begins.
+    __host__ __device__ static constexpr size_t stage_offset(int stage) {
+        const int tile = stage / SEGMENTS;
+        return size_t(GRID) * WARPS * (tile * SEGMENTS * SEGMENT_STEPS * 512 + stage % SEGMENTS * stage_bytes(stage));
+    }
+    static_assert(stage_offset(STAGES - 1) + size_t(GRID) * WARPS * stage_bytes(STAGES - 1) == BYTES, "stages without gaps");
 };
 
 using Qkv = Matrix<QKV_ROWS, HIDDEN, true, true>;

@@ -118,10 +118,12 @@ __device__ __forceinline__ void Prefiller::attention() {
     if (threadIdx.x == 0) shared.open_layer = layer + 1;
     __syncwarp();
     ring.feed();
+    int block;   // read anew, as in Place
+    asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(block));
 #pragma unroll 1
     for (int u = 0; u < KV_UNITS; u++) {
-        const int unit = blockIdx.x + u * GRID, chunk = unit / KV_HEADS;
-        if (chunk >= n_chunks) break;
+        const int unit = block + u * GRID, chunk = unit / KV_HEADS;
+        if (chunk >= n_chunks()) break;
         attend(chunk, unit % KV_HEADS);
     }
 }
@@ -135,18 +137,36 @@ __device__ __forceinline__ void Prefiller::combination() {
     float(*parts)[WARPS][HEAD_DIM] = reinterpret_cast<float(*)[WARPS][HEAD_DIM]>(&shared.sums[0][0][0][0] + ROUND_QUERIES * CHUNKS);
 #pragma unroll 1
     for (int begin = blockIdx.x; begin < KV_HEADS * QUERIES; begin += ROUND_QUERIES * GRID) {
+        // All that is read is asked for at once.
+        constexpr int N = ceil_div(CHUNKS, 32);
+        float2 stat[N];
         if (me.warp < ROUND_QUERIES) {
             const int index = min(begin + me.warp * GRID, KV_HEADS * QUERIES - 1);
-            const float2* stats = reinterpret_cast<const float2*>(p.prefill + Prefill::PARTIAL_SUM) +
-                                  index;
-            constexpr int N = ceil_div(CHUNKS, 32);
-            float2 stat[N];
-            float most = LOWEST, sum = 0;
+            const float2* stats = reinterpret_cast<const float2*>(p.prefill + Prefill::PARTIAL_SUM) + index;
 #pragma unroll
             for (int i = 0; i < N; i++) {
                 const int chunk = i * 32 + me.lane;
-                stat[i] = chunk < n_chunks ? __ldcg(stats + chunk * KV_HEADS * QUERIES) : make_float2(LOWEST, 0);
+                stat[i] = chunk < n_chunks() ? __ldcg(stats + chunk * KV_HEADS * QUERIES) : make_float2(LOWEST, 0);
             }
+        }
+        u32 word[ROUND_QUERIES][SPLITS][WORDS];
+#pragma unroll
+        for (int n = 0; n < ROUND_QUERIES; n++) {
+            const int index = min(begin + n * GRID, KV_HEADS * QUERIES - 1);
+            const u32* from = reinterpret_cast<const u32*>(p.prefill + Prefill::PARTIAL) + index * HALF_DIM + me.lane;
+#pragma unroll
+            for (int i = 0; i < SPLITS; i++) {
+                const int chunk = i * WARPS + me.warp;
+#pragma unroll
+                for (int j = 0; j < WORDS; j++) {
+                    word[n][i][j] = chunk < n_chunks() && (HALF_DIM >= 32 || me.lane < HALF_DIM)
+                                        ? __ldcg(from + chunk * (KV_HEADS * QUERIES * HALF_DIM) + j * 32)
+                                        : 0;
+                }
+            }
+        }
+        if (me.warp < ROUND_QUERIES) {
+            float most = LOWEST, sum = 0;
 #pragma unroll
             for (int i = 0; i < N; i++) most = fmaxf(most, stat[i].x);
 #pragma unroll
@@ -160,22 +180,6 @@ __device__ __forceinline__ void Prefiller::combination() {
             }
         }
         meet_workers();
-        u32 word[ROUND_QUERIES][SPLITS][WORDS];
-#pragma unroll
-        for (int n = 0; n < ROUND_QUERIES; n++) {
-            const int index = min(begin + n * GRID, KV_HEADS * QUERIES - 1);
-            const u32* from = reinterpret_cast<const u32*>(p.prefill + Prefill::PARTIAL) + index * HALF_DIM + me.lane;
-#pragma unroll
-            for (int i = 0; i < SPLITS; i++) {
-                const int chunk = i * WARPS + me.warp;
-#pragma unroll
-                for (int j = 0; j < WORDS; j++) {
-                    word[n][i][j] = chunk < n_chunks && (HALF_DIM >= 32 || me.lane < HALF_DIM)
-                                        ? __ldcg(from + chunk * (KV_HEADS * QUERIES * HALF_DIM) + j * 32)
-                                        : 0;
-                }
-            }
-        }
 #pragma unroll
         for (int n = 0; n < ROUND_QUERIES; n++) {
 #pragma unroll

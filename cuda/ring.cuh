@@ -21,33 +21,41 @@ struct Program {
     Stage stages[MOST];
     int n_layer, n_all, ranked_at;    // stages of a layer, of both; the first that reads `ranked`
 
-    template <class M>
+    // The stages of the block's rows; where neighbouring blocks share theirs, an equal part of the stages of all their
+    // rows, its own first.
+    template <class M, int BLOCKS = 1>
     __device__ void add(int& n, u64& offset) {
-        for (int s = 0; s < M::STAGES; s++) {
+        static_assert(M::STAGES % BLOCKS == 0, "an equal part of the stages");
+        const int part = blockIdx.x % BLOCKS;
+        for (int at = threadIdx.x; at < M::STAGES; at += blockDim.x) {
+            const int s = part * (M::STAGES / BLOCKS) + at / BLOCKS, block = blockIdx.x - part + (part + at) % BLOCKS;
             const u32 bytes = M::stage_bytes(s);
-            stages[n++] = {offset + u64(blockIdx.x) * WARPS * bytes, bytes, 0};
-            offset += u64(GRID) * WARPS * bytes;
+            stages[n + at] = {offset + M::stage_offset(s) + u64(block) * WARPS * bytes, bytes, 0};
         }
+        n += M::STAGES;
+        offset += M::BYTES;
     }
 
-    // By one thread. Splits from `n_chunks` on are not read.
+    // By all threads, before they meet. Splits from `n_chunks` on are not read. DOWN_BLOCKS: how many blocks share that
+    // projection.
+    template <int DOWN_BLOCKS = 1>
     __device__ void fill(int n_chunks) {
         int n = 0;
         u64 offset = 0;
         add<Qkv>(n, offset);
-        ranked_at = n;
-        for (int unit = blockIdx.x; unit / KV_HEADS < n_chunks; unit += GRID) {
-            const u64 split = split_offset(0, unit / KV_HEADS, unit % KV_HEADS);
-            stages[n++] = {split, KV_STAGE_BYTES, 1};
-            stages[n++] = {split + SPLIT_BYTES / 2, KV_STAGE_BYTES, 1};
+        const int first = n, n_units = max(0, ceil_div(n_chunks * KV_HEADS - int(blockIdx.x), GRID));
+        for (int at = threadIdx.x; at < 2 * n_units; at += blockDim.x) {
+            const int unit = blockIdx.x + at / 2 * GRID;
+            stages[n + at] = {split_offset(0, unit / KV_HEADS, unit % KV_HEADS) + at % 2 * (SPLIT_BYTES / 2), KV_STAGE_BYTES, 1};
         }
+        n += 2 * n_units;
         add<Output>(n, offset);
         add<GateUp>(n, offset);
-        add<Down>(n, offset);
-        n_layer = n;
+        add<Down, DOWN_BLOCKS>(n, offset);
+        const int n_of_layer = n;
         offset = 0;
         add<Other>(n, offset);
-        n_all = n;
+        if (threadIdx.x == 0) ranked_at = first, n_layer = n_of_layer, n_all = n;
     }
 };
 

@@ -41,21 +41,21 @@ __device__ __forceinline__ u32 take(const u64* at, u32 tag) {
 }
 
 // The warp's part of a one-token operand, from tagged words to shared memory: [k-step][t] both halves. All words
-// are asked for at once, those not yet there again.
-template <class M>
-__device__ __forceinline__ void take_operand(const u64* words, u32 tag, int warp, int lane, uint2* to) {
+// are asked for at once, those not yet there again; each time `ask_others` asks for what is put beside them.
+template <class M, class Ask>
+__device__ __forceinline__ void take_operand(const u64* words, u32 tag, int warp, int lane, uint2* to, Ask ask_others) {
     constexpr int N = ceil_div(M::WARP_STEPS * 4, 32);
     constexpr bool EXACT = M::K_STEPS == WARPS * M::WARP_STEPS;
     const int n_real = EXACT ? M::WARP_STEPS * 4 : max(0, min(M::WARP_STEPS, M::K_STEPS - warp * M::WARP_STEPS)) * 4;
     const u64* from = words + size_t(warp) * M::WARP_STEPS * 8;
     ulonglong2 v[N];
     if (EXACT || n_real > 0) {
-        bool is_whole;
         Watchdog dog;
 #pragma unroll
         for (int i = 0; i < N; i++) v[i] = peek2(from + min(i * 32 + lane, n_real - 1) * 2);
-        do {
-            is_whole = true;
+        ask_others();
+        while (true) {
+            bool is_whole = true;
 #pragma unroll
             for (int i = 0; i < N; i++) {
                 if (!has_tag(v[i].x, tag) || !has_tag(v[i].y, tag)) {
@@ -63,8 +63,10 @@ __device__ __forceinline__ void take_operand(const u64* words, u32 tag, int warp
                     v[i] = peek2(from + min(i * 32 + lane, n_real - 1) * 2);
                 }
             }
+            if (__all_sync(~0u, is_whole)) break;
+            ask_others();
             dog.spin();
-        } while (!is_whole);
+        }
     }
     __syncwarp();   // everyone has read what lay here before
 #pragma unroll

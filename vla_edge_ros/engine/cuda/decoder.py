@@ -119,8 +119,8 @@ class CudaDecoder:
             self._launched_ns = 0
             self._waiting = Waiting(self._is_over)
             self.clock = DeviceClock()
-            self.frame_graph = self.capture("fetch", "rank_context", "prefill", "decode")
-            self.prompt_graph = self.capture("fetch", "rank_context", "prefill")
+            self.frame_graph = self.capture(*kernels.block_launches, "decode")
+            self.prompt_graph = self.capture(*kernels.block_launches)
             self._releases = releases.pop_all()
 
     def _allocate(self, frames: FrameMemory) -> None:

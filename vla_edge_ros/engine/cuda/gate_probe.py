@@ -50,7 +50,7 @@ class GpuProbe:
         decoder = self._decoder
         arguments = decoder.arguments
         arguments.trace, arguments.prefill_trace = self._trace.data_ptr(), self._prefill_trace.data_ptr()
-        prefill = ("fetch", "rank_context", "prefill")
+        prefill = kernels.block_launches
         graphs = {
             True: kernels.capture((*prefill, "decode"), arguments, decoder.stream),
             False: kernels.capture(prefill, arguments, decoder.stream),
