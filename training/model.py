@@ -46,7 +46,7 @@ class TinyVla(nn.Module):
 
     @torch.no_grad()
     def pooled_embeddings(self, frames: Tensor) -> Tensor:
-        """(N, hidden) on the CPU of frames (N, 64, 128, 3) uint8: the patch embedding of each one's mean patch."""
+        """(N, hidden) on the CPU of frames (N, 64, 128, 3) uint8: the embedding of each one's mean patch."""
         parts = []
         for pixels in frames.split(4096):
             n, height, width, _ = pixels.shape

@@ -127,9 +127,7 @@ class Training:
             if self.step:
                 self._save(len(sequences), len(frames))
 
-    def steps(
-        self, sequences: list[Labelled], embeddings: Tensor, deployment: settings.Parameters
-    ) -> Steps:
+    def steps(self, sequences: list[Labelled], embeddings: Tensor, deployment: settings.Parameters) -> Steps:
         recipe = self.recipe
         return Steps(
             sequences,

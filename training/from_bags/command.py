@@ -1,26 +1,22 @@
 """`vla-edge train`: recordings in; weights, statistics, a policy file and the node's parameters out."""
 
 import argparse
-import hashlib
 import json
 import shlex
 import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from training.data import Labelled
-from training.from_bags import cost, judge, policy_files
+from training.from_bags import cost, policy_files
+from training.from_bags.dataset import Data, make_data
 from training.from_bags.episodes import BagEpisode, describe, read_episodes
 from training.from_bags.tracks import find_action_topic
-from training.labels import action_rows
 from training.model import TinyVla
 from training.publish import write_model
 from training.train import PRESET, Recipe, Training
@@ -39,9 +35,6 @@ UNFINISHED = 3
 
 STRIDE_S = 28 / 30
 """From one retained frame to the next, as `tiny-vla` was trained with."""
-
-HELD_OUT_SHARE = 0.1
-"""Of the episodes, at least one, are not trained on: the error that is told is theirs."""
 
 _OWN = ("engine.model", "actions.policy_file")
 
@@ -62,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         required=True,
         metavar="YAML",
-        help="a policy file as in config/policies: joints, kinds, limits, period; its statistics are not read",
+        help="a policy file as in config/policies: joints, kinds, limits, period; not its statistics",
     )
     parser.add_argument("--out", type=Path, default=Path("out/train"), help="folder (default: %(default)s)")
     parser.add_argument("--topic", help="image topic of the recordings (default: the only one)")
@@ -94,22 +87,10 @@ def run(args: argparse.Namespace) -> int:
     with ExitStack() as resources:
         bags = [resources.enter_context(open_bag(path)) for path in args.bag]
         _announce(bags, args, device)
-        losses = [line for bag in bags if bag.truncated_after is not None for line in bag.losses]
-        if losses and not args.allow_truncated:
-            print("\n".join(losses), "--allow-truncated trains on what is left", sep="\n")
+        episodes = _read(bags, args, policy, deployment)
+        if any(bag.truncated_after is not None for bag in bags) and not args.allow_truncated:
+            print("--allow-truncated trains on what is left")
             return TRUNCATED
-        left_out: Counter = Counter()
-        episodes = [
-            episode
-            for bag in bags
-            for episode in read_episodes(
-                bag, args.action_topic, args.topic, args.instruction, policy, deployment, left_out
-            )
-        ]
-        losses = [line for bag in bags for line in bag.losses]
-    print(describe(episodes, args.bag))
-    for line in [f"left out {count} {what}" for what, count in left_out.items() if count] + losses:
-        print(line)
     data = make_data(episodes, policy, deployment, args.seed, device)
     del episodes
     _begin_or_go_on(args.out, data)
@@ -156,88 +137,6 @@ def node_parameters(policy: Policy) -> dict[str, object]:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class Data:
-    """The recordings as training wants them.
-
-    frames: (N, 64, 128, 3) uint8 on the device. trained, held_out: their sequences, and `actions` of both in
-    their order, (n, A) each. sha256: of all of it, by which a folder knows its own data again.
-    """
-
-    frames: Tensor
-    trained: list[Labelled]
-    held_out: list[Labelled]
-    actions: list[np.ndarray]
-    statistics: policy_files.Statistics
-    sha256: str
-
-    def error_of(self, model: TinyVla, deployment: settings.Parameters) -> float:
-        """Mean absolute error on the held-out episodes, as a share of each dimension's range."""
-        embeddings = model.pooled_embeddings(self.frames)
-        held = self.actions[len(self.trained) :]
-        return judge.model_error(
-            model, self.frames, embeddings, self.held_out, held, self.statistics, deployment
-        )
-
-    def constant_errors(self) -> dict[str, float]:
-        n = len(self.trained)
-        learnt = np.concatenate(self.actions[:n])
-        constants = {"mean action": learnt.mean(axis=0), "median action": np.median(learnt, axis=0)}
-        return {
-            name: judge.constant_error(value, self.held_out, self.actions[n:], self.statistics)
-            for name, value in constants.items()
-        }
-
-
-def make_data(
-    episodes: Sequence[BagEpisode],
-    policy: Policy,
-    deployment: settings.Parameters,
-    seed: int,
-    device: torch.device,
-) -> Data:
-    """Statistics of the episodes that are trained on, labels by them, and one tensor of all frames."""
-    trained, held_out = _split(episodes, seed)
-    statistics = policy_files.statistics_of(np.concatenate([e.actions for e in trained]), policy)
-    digest = hashlib.sha256()
-    labelled: list[Labelled] = []
-    n_frames = 0
-    prompts: dict[str, np.ndarray] = {}
-    for episode in [*trained, *held_out]:
-        text = episode.instruction
-        if text not in prompts:
-            prompts[text] = settings.Prompter(deployment).changed_to(text).tokens
-        labels = action_rows(episode.actions, statistics).astype(np.int16)
-        labelled.append(Labelled("recorded", prompts[text], episode.ticks, labels, n_frames))
-        n_frames += len(episode.frames)
-        for part in (prompts[text], episode.ticks, labels, episode.frames):
-            digest.update(np.ascontiguousarray(part))
-    frames = torch.from_numpy(np.concatenate([e.frames for e in [*trained, *held_out]])).to(device)
-    actions = [episode.actions for episode in [*trained, *held_out]]
-    n = len(trained)
-    return Data(frames, labelled[:n], labelled[n:], actions, statistics, digest.hexdigest())
-
-
-def _split(episodes: Sequence[BagEpisode], seed: int) -> tuple[list[BagEpisode], list[BagEpisode]]:
-    """What is trained on and what is held out: some episodes, or of a single one its last ticks."""
-    if len(episodes) == 1:
-        (whole_one,) = episodes
-        n = len(whole_one.ticks)
-        kept = max(1, n - max(1, round(HELD_OUT_SHARE * n)))
-        if n == 1:
-            raise UserError("the recordings have one tick with an action: nothing can be learnt from it")
-        return [_part(whole_one, slice(kept))], [_part(whole_one, slice(kept, None))]
-    n_held = max(1, round(HELD_OUT_SHARE * len(episodes)))
-    order = np.random.default_rng(seed).permutation(len(episodes))
-    return [episodes[i] for i in sorted(order[n_held:])], [episodes[i] for i in sorted(order[:n_held])]
-
-
-def _part(episode: BagEpisode, part: slice) -> BagEpisode:
-    return replace(
-        episode, ticks=episode.ticks[part], frames=episode.frames[part], actions=episode.actions[part]
-    )
-
-
 def _announce(bags: Sequence[Bag], args: argparse.Namespace, device: torch.device) -> None:
     """What may be needed, by the numbers of messages alone; refuses what cannot fit."""
     n_images = 0
@@ -248,6 +147,26 @@ def _announce(bags: Sequence[Bag], args: argparse.Namespace, device: torch.devic
     wanted_bytes = cost.bytes_of_frames(n_images, PRESETS[PRESET].hidden_size)
     cost.require_memory(wanted_bytes, cost.available_bytes())
     print(f"{n_images} images: at most {wanted_bytes / 1e6:.0f} MB as frames, on {device}")
+
+
+def _read(
+    bags: Sequence[Bag], args: argparse.Namespace, policy: Policy, deployment: settings.Parameters
+) -> list[BagEpisode]:
+    left_out: Counter = Counter()
+    episodes = [
+        episode
+        for bag in bags
+        for episode in read_episodes(
+            bag, args.action_topic, args.topic, args.instruction, policy, deployment, left_out
+        )
+    ]
+    print(describe(episodes, args.bag))
+    for reason, count in left_out.items():
+        if count:
+            print(f"left out {count} {reason}")
+    for bag in bags:
+        print("\n".join(bag.losses), end="\n" if bag.losses else "")
+    return episodes
 
 
 def _tell_cost(

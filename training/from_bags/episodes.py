@@ -1,9 +1,9 @@
 """Recordings as the node would have lived through them: ticks, the newest frame of each, and its action.
 
 Tick k of an episode starts at S_k, a quarter of a period after the first frame and k periods on. It sees the
-newest frame, and is left out where that is none that it has not seen. What it decides has effect at E_k = S_k +
-`control.deadline_ms`, and a step is due one period later: a position is that at E_k + dt, a joint delta the way
-from E_k to there, what a command holds (velocity, displacement, gripper) that in force at E_k.
+newest frame, and is left out where that has been seen. What it decides has effect at E_k = S_k +
+`control.deadline_ms`, and a step is due one period dt later: a position is that at E_k + dt, a joint delta
+the way from E_k to there, what a command holds (velocity, displacement, gripper) that in force at E_k.
 """
 
 from collections import Counter
@@ -83,8 +83,8 @@ def read_episodes(
         raise UnfitRecording(f"{bag.path}: not one image of {topic} can be used: {'; '.join(left_out)}")
     if not episodes:
         raise UnfitActions(
-            f"{bag.path}: there are no actions while there are frames: {', '.join(action_topics)} and {topic} "
-            "are of other times"
+            f"{bag.path}: there are no actions while there are frames: {', '.join(action_topics)} and "
+            f"{topic} are of other times"
         )
     return episodes
 
@@ -97,9 +97,7 @@ def actions_at(effects_ns: np.ndarray, tracks: Sequence[Track], policy: Policy) 
         is_position = dimension.kind in (Kind.POSITION, Kind.JOINT_DELTA)
         is_linear = track.is_planned or is_position
         # A gripper is often commanded once and stays.
-        max_gap_ns = (
-            _INFINITE_NS if dimension.kind is Kind.GRIPPER else 3 * max(period_ns, track.period_ns)
-        )
+        max_gap_ns = _INFINITE_NS if dimension.kind is Kind.GRIPPER else 3 * max(period_ns, track.period_ns)
         now = track.at(effects_ns, is_linear, max_gap_ns)
         then = track.at(effects_ns + period_ns, is_linear, max_gap_ns) if is_position else now
         columns.append(then - now if dimension.kind is Kind.JOINT_DELTA else then)
@@ -179,7 +177,8 @@ def _segments(
         if item.stamp_ns and item.stamp_ns < stamp_ns:
             back_s = (stamp_ns - item.stamp_ns) / 1e9
             raise UnfitRecording(
-                f"{bag.path}: {topic}: stamps go back by {back_s:.3f} s to {item.stamp_ns}: cut the recording there"
+                f"{bag.path}: {topic}: stamps go back by {back_s:.3f} s to {item.stamp_ns}: cut the "
+                "recording there"
             )
         if item.stamp_ns and item.stamp_ns == stamp_ns:
             left_out["images with the stamp of the one before"] += 1

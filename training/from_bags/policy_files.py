@@ -20,9 +20,9 @@ _RESTING = 1e-3
 def statistics_of(actions: np.ndarray, policy: Policy) -> Statistics:
     """What -1 and 1 stand for, of actions (n, A).
 
-    Positions: their 1 % and 99 % quantiles, as OpenVLA has them. Displacements and velocities: the quantiles of
-    the ticks in which they move, widened to be alike on both sides, so that rest is the middle of a bin and its
-    share does not decide how far the bins reach. A gripper: its whole range.
+    Positions: their 1 % and 99 % quantiles, as OpenVLA has them. Displacements and velocities: the quantiles
+    of the ticks in which they move, widened to be alike on both sides, so that rest is the middle of a bin
+    and its share does not decide how far the bins reach. A gripper: its whole range.
     """
     low, high = np.empty(actions.shape[1]), np.empty(actions.shape[1])
     for i, dimension in enumerate(policy.dimensions):

@@ -1,8 +1,8 @@
 """Recorded actions as values over time, one track a dimension of the policy.
 
 Messages are read as those that the node sends: positions for `position` and `joint_delta`, the velocity for
-`velocity`, the displacement for `ee_delta`, the opening for `gripper`. Times are the recorder's, in nanoseconds:
-the one clock that all topics of a recording share.
+`velocity`, the displacement for `ee_delta`, the opening for `gripper`. Times are the recorder's, in
+nanoseconds: the one clock that all topics of a recording share.
 """
 
 from bisect import bisect_left, bisect_right
@@ -116,8 +116,8 @@ def read_tracks(bag: Bag, topics: Sequence[str], policy: Policy) -> list[Track]:
     if missing:
         has = f"the joints there are {', '.join(sorted(heard)) or 'without names'}"
         raise UnfitActions(
-            f"{bag.path}: {', '.join(missing)} of the policy is not on {', '.join(topics)}; {has}: change the "
-            "names in --config, or name one more --action-topic"
+            f"{bag.path}: {', '.join(missing)} of the policy is not on {', '.join(topics)}; {has}: change "
+            "the names in --config, or name one more --action-topic"
         )
     return [tracks[dimension.name] for dimension in policy.dimensions]
 
@@ -132,8 +132,8 @@ def check_rate(tracks: Sequence[Track], policy: Policy, path: object) -> None:
         if found_ms > 1.5 * wanted_ms:
             raise UnfitActions(
                 f"{path}: {track.topic} has an action every {found_ms:.1f} ms, slower than a frame is acted "
-                f"on, every {wanted_ms:.1f} ms: set action_period_ms in --config to {found_ms:.1f}, or record "
-                "actions faster"
+                f"on, every {wanted_ms:.1f} ms: set action_period_ms in --config to {found_ms:.1f}, or "
+                "record actions faster"
             )
         if dimension.kind is Kind.EE_DELTA and found_ms < 0.67 * wanted_ms:
             raise UnfitActions(
@@ -142,9 +142,7 @@ def check_rate(tracks: Sequence[Track], policy: Policy, path: object) -> None:
             )
 
 
-def _read_topic(
-    bag: Bag, topic: TopicInfo, policy: Policy, heard: set[str]
-) -> Iterator[tuple[str, Track]]:
+def _read_topic(bag: Bag, topic: TopicInfo, policy: Policy, heard: set[str]) -> Iterator[tuple[str, Track]]:
     wanted = {dimension.name: dimension for dimension in policy.dimensions}
     is_planned = topic.type == JOINT_TRAJECTORY
     tracks: dict[str, Track] = {}
@@ -200,9 +198,7 @@ def _value(message: object, type_name: str, at: int, dimension: Dimension, where
         field_name = "velocity" if dimension.kind is Kind.VELOCITY else "position"
         values = getattr(message, field_name)
         if len(values) != len(message.name):
-            raise UnfitActions(
-                f"{where}: {len(values)} values of {field_name} for {len(message.name)} names"
-            )
+            raise UnfitActions(f"{where}: {len(values)} values of {field_name} for {len(message.name)} names")
     return _finite(values[at], dimension, where)
 
 

@@ -58,7 +58,7 @@ class BagMessage(NamedTuple):
 
 
 class Bag:
-    """An open recording. Every call of `images`, `strings`, `messages` or `play` reads anew from its beginning.
+    """An open recording. `images`, `strings`, `messages` and `play` each read anew from its beginning.
 
     unreadable_messages: how many messages of the topics asked for could not be deserialised, in the reading
         that met the most.
