@@ -147,11 +147,14 @@ PROVIDERS = {
     "cuda": _extra("gpu"),
     "pyarrow": _extra("evaluate"),
     "mujoco": _extra("simulation"),
-    "safetensors": _extra("training"),
     "training": "it is in the package's checkout and is not installed: pip install -e '.[training]' there",
     "ray": _extra("cluster"),
 }
 """Where a missing module comes from; one that is not named here has its own name on PyPI."""
+
+
+_OF_TRAINING = ("torch", "safetensors", "mujoco")
+"""`train` has an extra of its own with these."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -172,6 +175,8 @@ def main(argv: list[str] | None = None) -> int:
         if missing in ("", PACKAGE):
             raise
         provider = PROVIDERS.get(missing, f"pip install {missing}")
+        if name == "train" and missing in _OF_TRAINING:
+            provider = _extra("training")
         return _refuse(name, f"the Python module {missing} is missing: {provider}")
     except ImportError as error:
         if PACKAGE in str(error):

@@ -201,6 +201,12 @@ AT_NS = START_NS + 3 * PERIOD_NS
             {},
             "there are no actions while there are frames: /joint_states and /cam/image_raw are",
         ),
+        (STATES, {"kind": "velocity"}, "0 values of velocity for 3 names"),
+        (
+            [*STATES, trajectory(AT_NS, ["lift", "pan", "hand"], [], "/a")],
+            {"topics": ["/a"]},
+            "lift, pan, hand of the policy is not on /a",
+        ),
         (STATES, {"kind": "ee_delta"}, "pan is ee_delta, which is read of Float64MultiArray alone"),
         (
             [*STATES, trajectory(AT_NS, ["lift"], [(5, [0.0]), (5, [0.0])], "/a")],

@@ -164,7 +164,8 @@ def _read_topic(bag: Bag, topic: TopicInfo, policy: Policy, heard: set[str]) -> 
                 _plan(track, message, at, wanted[name], stamp_ns, log_ns, where)
             else:
                 track.sample(log_ns, _value(message, topic.type, at, wanted[name], where), where)
-    yield from tracks.items()
+    # A trajectory without points is none; its controller refuses it.
+    yield from ((name, track) for name, track in tracks.items() if track.times_ns)
 
 
 def _names(message: object, topic: TopicInfo, policy: Policy, where: str) -> tuple[str, ...]:
