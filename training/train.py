@@ -3,6 +3,7 @@
 import json
 import os
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -11,10 +12,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from training.batch import Batch
-from training.data import Steps, load_data
+from training.data import Labelled, Steps, load_data
 from training.model import TinyVla, action_loss
+from vla_edge_ros.control import settings
 from vla_edge_ros.engine.presets import PRESETS
-from vla_edge_ros.engine.vision import PATCH, PATCH_SIZE
 from vla_edge_ros.parameters import validate_all
 from vla_edge_ros.simulation.model_actor import DEPLOYMENT
 
@@ -47,8 +48,14 @@ class Training:
     `second_moments.safetensors` of AdamW, and `progress.json`.
     """
 
-    def __init__(self, folder: Path, recipe: Recipe, device: torch.device) -> None:
-        """Raises ValueError where `folder` is of another recipe."""
+    def __init__(
+        self,
+        folder: Path,
+        recipe: Recipe,
+        device: torch.device,
+        initial: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        """Weights begin at `initial`, or at random. Raises ValueError where `folder` is of another recipe."""
         self.recipe = recipe
         self.device = device
         self.step = 0
@@ -59,6 +66,8 @@ class Training:
         torch.backends.cuda.enable_cudnn_sdp(False)
         torch.manual_seed(recipe.seed)
         self.model = TinyVla(PRESETS[PRESET]).to(device)
+        if initial is not None:
+            self.model.load_state_dict(initial)
         matrices = [p for p in self.model.parameters() if p.ndim > 1]
         vectors = [p for p in self.model.parameters() if p.ndim <= 1]
         groups = [
@@ -75,78 +84,100 @@ class Training:
     def run(self, data_folder: Path, until_s: float, workers: int) -> None:
         """Train until the recipe's steps are done or the monotonic clock reads `until_s`, and save."""
         frames, sequences = load_data(data_folder, self.device)
-        hidden = self.model.config.hidden_size
-        # A file and not shared memory, which is small on some machines.
-        self._folder.mkdir(parents=True, exist_ok=True)
-        path = self._folder / "embeddings.partial"
-        n_values = len(frames) * hidden
-        embeddings = torch.from_file(str(path), shared=True, size=n_values).view(len(frames), hidden)
-        path.unlink()
-        self._refresh(embeddings, frames)
+        self.fit(frames, sequences, validate_all(DEPLOYMENT), until_s, workers)
+
+    def fit(
+        self,
+        frames: Tensor,
+        sequences: list[Labelled],
+        deployment: settings.Parameters,
+        until_s: float,
+        workers: int,
+        n_sharp: int = 1,
+    ) -> None:
+        """`run` on data in memory: frames (N, 64, 128, 3) uint8 on the device. n_sharp: see `action_loss`.
+
+        Saves what there is on any way out.
+        """
+        embeddings = self._embeddings_of(frames)
+        steps = self.steps(sequences, embeddings, deployment)
+        loader = torch.utils.data.DataLoader(
+            steps, batch_size=None, sampler=range(self.step, self.recipe.steps), num_workers=workers
+        )
+        print(
+            f"training: {len(sequences)} sequences, {len(frames)} frames, from step {self.step} of "
+            f"{self.recipe.steps}"
+        )
+        began, said = time.monotonic(), time.monotonic()
+        losses: list[Tensor] = []
+        try:
+            for batch in loader:
+                losses.append(self._train_on(batch.to(self.device), frames, n_sharp))
+                self.step += 1
+                if self.step % REFRESH_STEPS == 0:
+                    self._refresh(embeddings, frames)
+                if self.step % 100 == 0 or self.is_done:
+                    loss = torch.stack(losses).mean().item()
+                    losses.clear()
+                    self.history.append({"step": self.step, "loss": loss})
+                    print(f"step {self.step}: loss {loss:.4f}, {time.monotonic() - said:.1f} s", flush=True)
+                    said = time.monotonic()
+                if time.monotonic() > until_s:
+                    break
+        finally:
+            self.seconds += time.monotonic() - began
+            if self.step:
+                self._save(len(sequences), len(frames))
+
+    def steps(self, sequences: list[Labelled], embeddings: Tensor, deployment: settings.Parameters) -> Steps:
         recipe = self.recipe
-        steps = Steps(
+        return Steps(
             sequences,
             embeddings,
-            validate_all(DEPLOYMENT),
+            deployment,
             recipe.sequences,
             recipe.queries,
             recipe.steps,
             recipe.seed,
         )
-        loader = torch.utils.data.DataLoader(
-            steps, batch_size=None, sampler=range(self.step, recipe.steps), num_workers=workers
-        )
-        print(
-            f"training: {len(sequences)} sequences, {len(frames)} frames, from step {self.step} of "
-            f"{recipe.steps}"
-        )
-        began, said = time.monotonic(), time.monotonic()
-        losses: list[Tensor] = []
-        for batch in loader:
-            losses.append(self._train_on(batch.to(self.device), frames))
-            self.step += 1
-            if self.step % REFRESH_STEPS == 0:
-                self._refresh(embeddings, frames)
-            if self.step % 100 == 0 or self.is_done:
-                loss = torch.stack(losses).mean().item()
-                losses.clear()
-                self.history.append({"step": self.step, "loss": loss})
-                print(f"step {self.step}: loss {loss:.4f}, {time.monotonic() - said:.1f} s", flush=True)
-                said = time.monotonic()
-            if time.monotonic() > until_s:
-                break
-        self.seconds += time.monotonic() - began
-        self._save(len(sequences), len(frames))
 
-    def _train_on(self, batch: Batch, frames: Tensor) -> Tensor:
-        recipe, step = self.recipe, self.step
-        warm = min(1.0, (step + 1) / recipe.warmup_steps)
-        rate = recipe.learning_rate * warm * (1 - step / recipe.steps) ** 0.5 * (1 - step / recipe.steps)
-        for group in self.optimiser.param_groups:
-            group["lr"] = rate
-        generator = torch.Generator(self.device).manual_seed(recipe.seed * 1_000_003 + step)
+    def loss_of(self, batch: Batch, frames: Tensor, n_sharp: int) -> Tensor:
+        """Of the step that comes next, with a graph to go back through; `batch` is on the device."""
+        recipe = self.recipe
+        generator = torch.Generator(self.device).manual_seed(recipe.seed * 1_000_003 + self.step)
         retained, queries = (
             augmented(frames[blocks.frames], generator) for blocks in (batch.retained, batch.queries)
         )
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
             logits = self.model(batch, retained, queries)
-        loss = action_loss(logits, batch.labels, recipe.width_bins)
+        return action_loss(logits, batch.labels, recipe.width_bins, n_sharp)
+
+    def _train_on(self, batch: Batch, frames: Tensor, n_sharp: int) -> Tensor:
+        recipe, step = self.recipe, self.step
+        warm = min(1.0, (step + 1) / recipe.warmup_steps)
+        rate = recipe.learning_rate * warm * (1 - step / recipe.steps) ** 0.5 * (1 - step / recipe.steps)
+        for group in self.optimiser.param_groups:
+            group["lr"] = rate
+        loss = self.loss_of(batch, frames, n_sharp)
         self.optimiser.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimiser.step()
         return loss.detach()
 
-    @torch.no_grad()
+    def _embeddings_of(self, frames: Tensor) -> Tensor:
+        """(N, hidden) pooled embeddings, in a file: shared memory is small on some machines."""
+        hidden = self.model.config.hidden_size
+        self._folder.mkdir(parents=True, exist_ok=True)
+        path = self._folder / "embeddings.partial"
+        n_values = len(frames) * hidden
+        embeddings = torch.from_file(str(path), shared=True, size=n_values).view(len(frames), hidden)
+        path.unlink()
+        self._refresh(embeddings, frames)
+        return embeddings
+
     def _refresh(self, embeddings: Tensor, frames: Tensor) -> None:
-        """Pooled embeddings of all frames: the patch embedding of a frame's mean patch."""
-        projection = self.model.vision.patch_embedding
-        for first in range(0, len(frames), 4096):
-            pixels = frames[first : first + 4096]
-            n, height, width, _ = pixels.shape
-            grid = pixels.reshape(n, height // PATCH, PATCH, width // PATCH, PATCH, 3).float()
-            mean = (grid.mean(dim=(1, 3)) / 127.5 - 1).reshape(n, PATCH_SIZE)
-            embeddings[first : first + n] = projection(mean).cpu()
+        embeddings[:] = self.model.pooled_embeddings(frames)
 
     def _resume(self) -> None:
         progress = self._folder / "progress.json"
