@@ -56,8 +56,15 @@ class TinyVla(nn.Module):
         return torch.cat(parts)
 
     def forward(self, batch: Batch, retained_pixels: Tensor, query_pixels: Tensor) -> Tensor:
-        """Logits (Q, A, 256) of the action rows; action inputs are the labels (Q, A), shifted by one.
+        """Logits (Q, A, 256) of the action rows; the other arguments are those of `states`."""
+        return self.logits(self.states(batch, retained_pixels, query_pixels, len(self.model.layers))[1])
 
+    def states(
+        self, batch: Batch, retained_pixels: Tensor, query_pixels: Tensor, n_layers: int
+    ) -> tuple[Tensor, Tensor]:
+        """(Q, 32 + A, hidden) of the queried blocks after `n_layers` and after all layers.
+
+        Action inputs are the labels (Q, A), shifted by one.
         retained_pixels, query_pixels: (R or Q, 64, 128, 3) float, the frames of the batch's blocks.
         """
         config, table = self.config, self.model.embed_tokens.weight
@@ -71,11 +78,17 @@ class TinyVla(nn.Module):
         parts = [prompts, retained, queries]
         shapes = [part.shape[:2] for part in parts]
         states = torch.cat([part.flatten(0, 1) for part in parts])
-        for layer in self.model.layers:
+        for place, layer in enumerate(self.model.layers):
             states = layer(states, self, batch, shapes)
-        final = self.model.norm(states[-shapes[2].numel() :]).unflatten(0, shapes[2])
-        with torch.autocast(final.device.type, enabled=False):
-            return final[:, FRAME_TOKENS:].float() @ table[config.first_action :].T
+            if place + 1 == n_layers:
+                middle = states
+        return tuple(part[-shapes[2].numel() :].unflatten(0, shapes[2]) for part in (middle, states))
+
+    def logits(self, states: Tensor) -> Tensor:
+        """(Q, A, 256) of the action rows, from `states` (Q, 32 + A, hidden) after all layers."""
+        rows = self.model.embed_tokens.weight[self.config.first_action :]
+        with torch.autocast(states.device.type, enabled=False):
+            return self.model.norm(states[:, FRAME_TOKENS:]).float() @ rows.T
 
     def rotate(self, x: Tensor, ranks: Tensor) -> Tensor:
         """RoPE on (..., T, heads, size) at `ranks` (..., T), in halves as in Qwen2."""

@@ -55,11 +55,11 @@ def try_step(training: Training, steps: Steps, frames: Tensor, n_sharp: int) -> 
     for _ in range(2):
         began = time.monotonic()
         batch = steps[training.step].to(training.device)
-        training.loss_of(batch, frames, n_sharp).backward()
+        sum(training.loss_of(batch, frames, n_sharp)).backward()
         if is_cuda:
             torch.cuda.synchronize()
         seconds = time.monotonic() - began
-    training.optimiser.zero_grad(set_to_none=True)
+    training.optimiser.zero_grad()
     if is_cuda:
         return seconds, torch.cuda.max_memory_allocated()
     return seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
