@@ -149,6 +149,7 @@ def test_a_command_that_was_told_to_outlive_its_terminal_does(replay, default_ha
         ("torch", "pip install -e '.[test]'"),
         ("pycuda.driver", "pip install -e '.[gpu]'"),
         ("rosbags.highlevel", "pip install rosbags"),
+        ("training.from_bags", "it is in the package's checkout and is not installed: pip install -e"),
     ],
 )
 def test_a_missing_module_is_named_with_where_to_get_it(replay, capsys, missing, advice):
@@ -158,6 +159,14 @@ def test_a_missing_module_is_named_with_where_to_get_it(replay, capsys, missing,
     assert error.count("\n") == 1
     assert missing.split(".")[0] in error
     assert advice in error
+
+
+def test_training_names_its_own_extra(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    for name in [name for name in sys.modules if name.startswith("training")]:
+        monkeypatch.delitem(sys.modules, name)
+    assert cli.main(["train", "--bag", "b", "--action-topic", "/a", "--config", "c"]) == 2
+    assert "torch is missing: install the training extra" in capsys.readouterr().err
 
 
 def test_a_module_missing_from_the_package_itself_is_a_bug_and_not_the_users(replay):

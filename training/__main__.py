@@ -46,7 +46,7 @@ def main() -> int:
                 data, arguments.episodes, arguments.processes, until_s, torch.cuda.device_count()
             ):
                 return _unfinished("roll-outs")
-            training.run(data, until_s, workers=min(arguments.processes - 1, 8))
+            training.run(data, until_s, workers=min(arguments.processes - 1, 16))
         if not training.is_done:
             return _unfinished(f"training, at step {training.step} of {recipe.steps}")
         if arguments.train_only:

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from training.contexts import Contexts
+from training.hints import N_HINTS
 from vla_edge_ros.memory.slots import FRAME_TOKENS
 
 
@@ -36,13 +37,14 @@ class Batch:
     """S prompts (S, P), R retained frames and Q queried ticks.
 
     Source tokens are the prompts' S * P, then the retained frames' R * 32: what contexts index.
-    labels: (Q, 8) int64, from 0 to 255.
+    labels: (Q, 8) int64, from 0 to 255. hints: (Q, N_HINTS) float32, NaN where unknown.
     """
 
     prompts: torch.Tensor
     retained: Blocks
     queries: Blocks
     labels: torch.Tensor
+    hints: torch.Tensor
 
     def to(self, device: torch.device) -> "Batch":
         def moved(blocks: Blocks) -> Blocks:
@@ -50,20 +52,25 @@ class Batch:
             return Blocks(blocks.frames.to(device), groups)
 
         return Batch(
-            self.prompts.to(device), moved(self.retained), moved(self.queries), self.labels.to(device)
+            self.prompts.to(device),
+            moved(self.retained),
+            moved(self.queries),
+            self.labels.to(device),
+            self.hints.to(device),
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
     """A sequence's share of a batch: its prompt (P,), the first of its frames in the frame store, its
-    contexts, its labels (n, 8) and which of its n ticks are queried."""
+    contexts, its labels (n, 8), which of its n ticks are queried, and its hints (n, N_HINTS), if any."""
 
     prompt: np.ndarray
     first_frame: int
     contexts: Contexts
     labels: np.ndarray
     queried: np.ndarray
+    hints: np.ndarray | None = None
 
 
 def make_batch(parts: Items[Part], n_groups: int = 4) -> Batch:
@@ -99,7 +106,15 @@ def make_batch(parts: Items[Part], n_groups: int = 4) -> Batch:
         return Blocks(frames, groups)
 
     labels = np.array([parts[s].labels[i] for s, i in queries], np.int64)
-    return Batch(torch.from_numpy(prompts), blocks(retained), blocks(queries), torch.from_numpy(labels))
+    unknown = np.full(N_HINTS, np.nan, np.float32)
+    hints = np.array([unknown if parts[s].hints is None else parts[s].hints[i] for s, i in queries])
+    return Batch(
+        torch.from_numpy(prompts),
+        blocks(retained),
+        blocks(queries),
+        torch.from_numpy(labels),
+        torch.from_numpy(hints),
+    )
 
 
 def _length(parts: Items[Part], entry: tuple[int, int]) -> int:

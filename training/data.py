@@ -29,6 +29,7 @@ class Labelled:
     ticks: np.ndarray
     labels: np.ndarray
     first_frame: int
+    hints: np.ndarray | None = None
 
 
 def load_data(folder: Path, device: torch.device) -> tuple[torch.Tensor, list[Labelled]]:
@@ -45,7 +46,9 @@ def load_data(folder: Path, device: torch.device) -> tuple[torch.Tensor, list[La
             for sequence in shard:
                 _check(path, sequence)
                 labels = action_rows(sequence.actions, statistics).astype(np.int16)
-                sequences.append(Labelled(sequence.task, sequence.prompt, sequence.ticks, labels, n_frames))
+                sequences.append(
+                    Labelled(sequence.task, sequence.prompt, sequence.ticks, labels, n_frames, sequence.hints)
+                )
                 tensors.append(torch.from_numpy(sequence.frames).to(device))
                 n_frames += len(sequence.frames)
     return torch.cat(tensors), sequences
@@ -101,4 +104,4 @@ class Steps(torch.utils.data.Dataset):
         embeddings = self._embeddings[sequence.first_frame : sequence.first_frame + n].numpy()
         contexts = contexts_of(sequence.ticks, n_prompt, embeddings, memory)
         queried = rng.permutation(n)[: self._n_queries]
-        return Part(sequence.prompt, sequence.first_frame, contexts, sequence.labels, queried)
+        return Part(sequence.prompt, sequence.first_frame, contexts, sequence.labels, queried, sequence.hints)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from training.batch import Batch, Blocks
 from vla_edge_ros.engine.model_config import ACTION_ROWS, ModelConfig
 from vla_edge_ros.engine.vision import PATCH, PATCH_SIZE
-from vla_edge_ros.memory.slots import FRAME_TOKENS, MAX_ACTION_TOKENS
+from vla_edge_ros.memory.slots import FRAME_TOKENS
 
 MAX_RANKS = 4096
 
@@ -44,13 +44,31 @@ class TinyVla(nn.Module):
         patches = grid.permute(0, 1, 3, 2, 4, 5).reshape(n, FRAME_TOKENS, PATCH_SIZE)
         return self.vision.patch_embedding(patches)
 
-    def forward(self, batch: Batch, retained_pixels: Tensor, query_pixels: Tensor) -> Tensor:
-        """Logits (Q, 8, 256) of the action rows; action inputs are the labels, shifted by one.
+    @torch.no_grad()
+    def pooled_embeddings(self, frames: Tensor) -> Tensor:
+        """(N, hidden) on the CPU of frames (N, 64, 128, 3) uint8: the embedding of each one's mean patch."""
+        parts = []
+        for pixels in frames.split(4096):
+            n, height, width, _ = pixels.shape
+            grid = pixels.reshape(n, height // PATCH, PATCH, width // PATCH, PATCH, 3).float()
+            mean = (grid.mean(dim=(1, 3)) / 127.5 - 1).reshape(n, PATCH_SIZE)
+            parts.append(self.vision.patch_embedding(mean).cpu())
+        return torch.cat(parts)
 
+    def forward(self, batch: Batch, retained_pixels: Tensor, query_pixels: Tensor) -> Tensor:
+        """Logits (Q, A, 256) of the action rows; the other arguments are those of `states`."""
+        return self.logits(self.states(batch, retained_pixels, query_pixels, len(self.model.layers))[1])
+
+    def states(
+        self, batch: Batch, retained_pixels: Tensor, query_pixels: Tensor, n_layers: int
+    ) -> tuple[Tensor, Tensor]:
+        """(Q, 32 + A, hidden) of the queried blocks after `n_layers` and after all layers.
+
+        Action inputs are the labels (Q, A), shifted by one.
         retained_pixels, query_pixels: (R or Q, 64, 128, 3) float, the frames of the batch's blocks.
         """
         config, table = self.config, self.model.embed_tokens.weight
-        inputs = config.first_action + batch.labels[:, : MAX_ACTION_TOKENS - 1]
+        inputs = config.first_action + batch.labels[:, :-1]
         start = inputs.new_full((len(inputs), 1), config.action_start)
         actions = functional.embedding(torch.cat([start, inputs], 1), table)
         prompts = functional.embedding(batch.prompts, table)
@@ -60,11 +78,17 @@ class TinyVla(nn.Module):
         parts = [prompts, retained, queries]
         shapes = [part.shape[:2] for part in parts]
         states = torch.cat([part.flatten(0, 1) for part in parts])
-        for layer in self.model.layers:
+        for place, layer in enumerate(self.model.layers):
             states = layer(states, self, batch, shapes)
-        final = self.model.norm(states[-shapes[2].numel() :]).unflatten(0, shapes[2])
-        with torch.autocast(final.device.type, enabled=False):
-            return final[:, FRAME_TOKENS:].float() @ table[config.first_action :].T
+            if place + 1 == n_layers:
+                middle = states
+        return tuple(part[-shapes[2].numel() :].unflatten(0, shapes[2]) for part in (middle, states))
+
+    def logits(self, states: Tensor) -> Tensor:
+        """(Q, A, 256) of the action rows, from `states` (Q, 32 + A, hidden) after all layers."""
+        rows = self.model.embed_tokens.weight[self.config.first_action :]
+        with torch.autocast(states.device.type, enabled=False):
+            return self.model.norm(states[:, FRAME_TOKENS:]).float() @ rows.T
 
     def rotate(self, x: Tensor, ranks: Tensor) -> Tensor:
         """RoPE on (..., T, heads, size) at `ranks` (..., T), in halves as in Qwen2."""
@@ -200,15 +224,18 @@ class _Attention(nn.Module):
         return heads.reshape(n * n_tokens, self.n_heads * self.size)
 
 
-def action_loss(logits: Tensor, labels: Tensor, width_bins: float) -> Tensor:
-    """Cross entropy of (Q, 8, 256) against labels (Q, 8) that are spread over their neighbours.
+def action_loss(logits: Tensor, labels: Tensor, width_bins: float, n_sharp: int = 1) -> Tensor:
+    """Cross entropy of (Q, A, 256) against labels (Q, A) that are spread over their neighbours.
 
     A joint's bins are values in order: a Gaussian of `width_bins` says that the next one is nearly as good.
-    The gripper's two labels are at the ends and stay sharp.
+    The last `n_sharp` stay sharp: the simulation's gripper has two labels, at the ends.
     """
+    n_spread = labels.shape[1] - n_sharp
     bins = torch.arange(ACTION_ROWS, device=logits.device)
-    distance = (bins - labels[:, :-1, None]).float() / width_bins
+    distance = (bins - labels[:, :n_spread, None]).float() / width_bins
     joints = functional.softmax(-0.5 * distance**2, dim=-1)
-    spread = -(joints * functional.log_softmax(logits[:, :-1].float(), dim=-1)).sum(-1)
-    sharp = functional.cross_entropy(logits[:, -1].float(), labels[:, -1], reduction="none")
-    return torch.cat([spread, sharp[:, None]], 1).mean()
+    spread = -(joints * functional.log_softmax(logits[:, :n_spread].float(), dim=-1)).sum(-1)
+    sharp = functional.cross_entropy(
+        logits[:, n_spread:].float().transpose(1, 2), labels[:, n_spread:], reduction="none"
+    )
+    return torch.cat([spread, sharp], 1).mean()

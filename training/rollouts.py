@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from training.hints import N_HINTS, hints_of
 from vla_edge_ros.control import settings
 from vla_edge_ros.engine.vision import FRAME_HEIGHT, FRAME_WIDTH
 from vla_edge_ros.parameters import validate_all
@@ -44,6 +45,7 @@ class Sequence:
 
     prompt: (P,) int32. ticks: (n,) int32, rising. frames: (n, 64, 128, 3) uint8, at the ticks' starts.
     actions: (n, 8) float32, what the expert would do there, without the noise that it was moved with.
+    hints: (n, N_HINTS) float32, NaN where unknown; None where nothing is.
     Every frame that the deployed memory would be offered and retain at its stride is among them.
     """
 
@@ -52,6 +54,7 @@ class Sequence:
     ticks: np.ndarray
     frames: np.ndarray
     actions: np.ndarray
+    hints: np.ndarray | None = None
 
 
 class _Recording:
@@ -63,6 +66,7 @@ class _Recording:
         self._ticks: list[int] = []
         self._frames: list[np.ndarray] = []
         self._actions: list[np.ndarray] = []
+        self._hints: list[np.ndarray] = []
         self._is_retained: list[bool] = []
 
     def observe(
@@ -75,6 +79,7 @@ class _Recording:
             self._ticks.append(tick)
             self._frames.append(environment.render())
             self._actions.append(action)
+            self._hints.append(hints_of(environment))
             self._is_retained.append(is_retained)
 
     def finish(self, rng: np.random.Generator) -> Sequence | None:
@@ -90,6 +95,7 @@ class _Recording:
             np.array(self._ticks, np.int32)[kept],
             np.array(self._frames)[kept],
             np.array(self._actions, np.float32)[kept],
+            np.array(self._hints, np.float32)[kept],
         )
 
 
@@ -125,6 +131,13 @@ def roll_out(environment: Environment, task: str, seed: int) -> list[Sequence]:
     return [sequence for sequence in sequences if sequence is not None]
 
 
+def known_hints(sequence: Sequence) -> np.ndarray:
+    """(n, N_HINTS) float32, NaN where unknown."""
+    if sequence.hints is not None:
+        return sequence.hints
+    return np.full((len(sequence.ticks), N_HINTS), np.nan, np.float32)
+
+
 def save(path: Path, sequences: Items[Sequence]) -> None:
     """Write a shard; it appears whole or not at all."""
     prompts = np.zeros((len(sequences), max(len(s.prompt) for s in sequences)), np.int32)
@@ -141,6 +154,7 @@ def save(path: Path, sequences: Items[Sequence]) -> None:
         # A frame differs little from the one before: differences compress to a fraction.
         frames=_differences(np.concatenate([s.frames for s in sequences])),
         actions=np.concatenate([s.actions for s in sequences]),
+        hints=np.concatenate([known_hints(s) for s in sequences]),
     )
     os.replace(partial_path, path)
 
@@ -148,14 +162,16 @@ def save(path: Path, sequences: Items[Sequence]) -> None:
 def load(path: Path) -> list[Sequence]:
     with np.load(path) as shard:
         frames = np.cumsum(shard["frames"], axis=0, dtype=np.uint8)
-        ticks, actions, prompts = shard["ticks"], shard["actions"], shard["prompts"]
+        ticks, actions, prompts, hints = (shard[name] for name in ("ticks", "actions", "prompts", "hints"))
         ends = np.cumsum(shard["lengths"])
         sequences = []
         for i, end in enumerate(ends):
             part = slice(end - shard["lengths"][i], end)
             prompt = prompts[i, : shard["prompt_lengths"][i]]
             sequences.append(
-                Sequence(str(shard["tasks"][i]), prompt, ticks[part], frames[part], actions[part])
+                Sequence(
+                    str(shard["tasks"][i]), prompt, ticks[part], frames[part], actions[part], hints[part]
+                )
             )
     return sequences
 

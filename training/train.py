@@ -3,6 +3,7 @@
 import json
 import os
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -11,10 +12,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from training.batch import Batch
-from training.data import Steps, load_data
+from training.data import Labelled, Steps, load_data
+from training.hints import LAYER, Hints
 from training.model import TinyVla, action_loss
+from training.optimiser import Optimiser
+from vla_edge_ros.control import settings
 from vla_edge_ros.engine.presets import PRESETS
-from vla_edge_ros.engine.vision import PATCH, PATCH_SIZE
 from vla_edge_ros.parameters import validate_all
 from vla_edge_ros.simulation.model_actor import DEPLOYMENT
 
@@ -27,28 +30,36 @@ REFRESH_STEPS = 200
 class Recipe:
     """What fixes a training beside its data.
 
-    sequences, queries: of a step, prompts and ticks of each. width_bins: see `action_loss`.
+    sequences, queries: of a step, prompts and ticks of each. width_bins: see `action_loss`. hints_weight: of
+    the hints' loss beside the actions'.
     """
 
-    steps: int = 6000
-    sequences: int = 64
-    queries: int = 32
+    steps: int = 3000
+    sequences: int = 128
+    queries: int = 40
     learning_rate: float = 1.5e-3
-    warmup_steps: int = 300
+    warmup_steps: int = 200
     weight_decay: float = 0.02
     width_bins: float = 1.5
+    hints_weight: float = 0.5
     seed: int = 0
 
 
 class Training:
     """The model, its optimiser and how far it is; `folder` holds all three between calls.
 
-    Each file is below 10 MB: `model.safetensors` with float32 weights, `first_moments.safetensors` and
-    `second_moments.safetensors` of AdamW, and `progress.json`.
+    Each file is below 10 MB: `model.safetensors` and `hints.safetensors` with float32 weights,
+    `first_moments.safetensors` and `second_moments.safetensors` of the optimiser, and `progress.json`.
     """
 
-    def __init__(self, folder: Path, recipe: Recipe, device: torch.device) -> None:
-        """Raises ValueError where `folder` is of another recipe."""
+    def __init__(
+        self,
+        folder: Path,
+        recipe: Recipe,
+        device: torch.device,
+        initial: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        """Weights begin at `initial`, or at random. Raises ValueError where `folder` is of another recipe."""
         self.recipe = recipe
         self.device = device
         self.step = 0
@@ -59,13 +70,12 @@ class Training:
         torch.backends.cuda.enable_cudnn_sdp(False)
         torch.manual_seed(recipe.seed)
         self.model = TinyVla(PRESETS[PRESET]).to(device)
-        matrices = [p for p in self.model.parameters() if p.ndim > 1]
-        vectors = [p for p in self.model.parameters() if p.ndim <= 1]
-        groups = [
-            {"params": matrices, "weight_decay": recipe.weight_decay},
-            {"params": vectors, "weight_decay": 0.0},
-        ]
-        self.optimiser = torch.optim.AdamW(groups, lr=recipe.learning_rate, betas=(0.9, 0.98))
+        if initial is not None:
+            self.model.load_state_dict(initial)
+        self.hints = Hints(self.model.config.hidden_size).to(device)
+        parameters = dict(self.model.named_parameters())
+        parameters |= {f"hints.{name}": value for name, value in self.hints.named_parameters()}
+        self.optimiser = Optimiser(parameters, recipe.weight_decay)
         self._resume()
 
     @property
@@ -75,78 +85,103 @@ class Training:
     def run(self, data_folder: Path, until_s: float, workers: int) -> None:
         """Train until the recipe's steps are done or the monotonic clock reads `until_s`, and save."""
         frames, sequences = load_data(data_folder, self.device)
+        self.fit(frames, sequences, validate_all(DEPLOYMENT), until_s, workers)
+
+    def fit(
+        self,
+        frames: Tensor,
+        sequences: list[Labelled],
+        deployment: settings.Parameters,
+        until_s: float,
+        workers: int,
+        n_sharp: int = 1,
+    ) -> None:
+        """`run` on data in memory: frames (N, 64, 128, 3) uint8 on the device. n_sharp: see `action_loss`.
+
+        Saves what there is on any way out.
+        """
+        embeddings = self._embeddings_of(frames)
+        steps = self.steps(sequences, embeddings, deployment)
+        loader = torch.utils.data.DataLoader(
+            steps, batch_size=None, sampler=range(self.step, self.recipe.steps), num_workers=workers
+        )
+        print(
+            f"training: {len(sequences)} sequences, {len(frames)} frames, from step {self.step} of "
+            f"{self.recipe.steps}"
+        )
+        began, said = time.monotonic(), time.monotonic()
+        losses: list[Tensor] = []
+        try:
+            for batch in loader:
+                losses.append(self._train_on(batch.to(self.device), frames, n_sharp))
+                self.step += 1
+                if self.step % REFRESH_STEPS == 0:
+                    self._refresh(embeddings, frames)
+                if self.step % 100 == 0 or self.is_done:
+                    loss, hints = torch.stack(losses).mean(dim=0).tolist()
+                    losses.clear()
+                    self.history.append({"step": self.step, "loss": loss, "hints": hints})
+                    print(
+                        f"step {self.step}: loss {loss:.4f}, hints {hints:.4f}, "
+                        f"{time.monotonic() - said:.1f} s",
+                        flush=True,
+                    )
+                    said = time.monotonic()
+                if time.monotonic() > until_s:
+                    break
+        finally:
+            self.seconds += time.monotonic() - began
+            if self.step:
+                self._save(len(sequences), len(frames))
+
+    def steps(self, sequences: list[Labelled], embeddings: Tensor, deployment: settings.Parameters) -> Steps:
+        recipe = self.recipe
+        return Steps(
+            sequences,
+            embeddings,
+            deployment,
+            recipe.sequences,
+            recipe.queries,
+            recipe.steps,
+            recipe.seed,
+        )
+
+    def loss_of(self, batch: Batch, frames: Tensor, n_sharp: int) -> tuple[Tensor, Tensor]:
+        """Of the step that comes next, of actions and of hints; `batch` is on the device."""
+        recipe = self.recipe
+        generator = torch.Generator(self.device).manual_seed(recipe.seed * 1_000_003 + self.step)
+        retained, queries = (
+            augmented(frames[blocks.frames], generator) for blocks in (batch.retained, batch.queries)
+        )
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
+            middle, final = self.model.states(batch, retained, queries, LAYER)
+            hints = self.hints(middle, batch.hints)
+        actions = action_loss(self.model.logits(final), batch.labels, recipe.width_bins, n_sharp)
+        return actions, hints
+
+    def _train_on(self, batch: Batch, frames: Tensor, n_sharp: int) -> Tensor:
+        recipe, step = self.recipe, self.step
+        warm = min(1.0, (step + 1) / recipe.warmup_steps)
+        rate = recipe.learning_rate * warm * (1 - step / recipe.steps) ** 0.5 * (1 - step / recipe.steps)
+        actions, hints = self.loss_of(batch, frames, n_sharp)
+        self.optimiser.zero_grad()
+        (actions + recipe.hints_weight * hints).backward()
+        self.optimiser.step(rate)
+        return torch.stack([actions.detach(), hints.detach()])
+
+    def _embeddings_of(self, frames: Tensor) -> Tensor:
+        """(N, hidden) pooled embeddings, in a file: shared memory is small on some machines."""
         hidden = self.model.config.hidden_size
-        # A file and not shared memory, which is small on some machines.
         self._folder.mkdir(parents=True, exist_ok=True)
         path = self._folder / "embeddings.partial"
         n_values = len(frames) * hidden
         embeddings = torch.from_file(str(path), shared=True, size=n_values).view(len(frames), hidden)
         path.unlink()
         self._refresh(embeddings, frames)
-        recipe = self.recipe
-        steps = Steps(
-            sequences,
-            embeddings,
-            validate_all(DEPLOYMENT),
-            recipe.sequences,
-            recipe.queries,
-            recipe.steps,
-            recipe.seed,
-        )
-        loader = torch.utils.data.DataLoader(
-            steps, batch_size=None, sampler=range(self.step, recipe.steps), num_workers=workers
-        )
-        print(
-            f"training: {len(sequences)} sequences, {len(frames)} frames, from step {self.step} of "
-            f"{recipe.steps}"
-        )
-        began, said = time.monotonic(), time.monotonic()
-        losses: list[Tensor] = []
-        for batch in loader:
-            losses.append(self._train_on(batch.to(self.device), frames))
-            self.step += 1
-            if self.step % REFRESH_STEPS == 0:
-                self._refresh(embeddings, frames)
-            if self.step % 100 == 0 or self.is_done:
-                loss = torch.stack(losses).mean().item()
-                losses.clear()
-                self.history.append({"step": self.step, "loss": loss})
-                print(f"step {self.step}: loss {loss:.4f}, {time.monotonic() - said:.1f} s", flush=True)
-                said = time.monotonic()
-            if time.monotonic() > until_s:
-                break
-        self.seconds += time.monotonic() - began
-        self._save(len(sequences), len(frames))
+        return embeddings
 
-    def _train_on(self, batch: Batch, frames: Tensor) -> Tensor:
-        recipe, step = self.recipe, self.step
-        warm = min(1.0, (step + 1) / recipe.warmup_steps)
-        rate = recipe.learning_rate * warm * (1 - step / recipe.steps) ** 0.5 * (1 - step / recipe.steps)
-        for group in self.optimiser.param_groups:
-            group["lr"] = rate
-        generator = torch.Generator(self.device).manual_seed(recipe.seed * 1_000_003 + step)
-        retained, queries = (
-            augmented(frames[blocks.frames], generator) for blocks in (batch.retained, batch.queries)
-        )
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
-            logits = self.model(batch, retained, queries)
-        loss = action_loss(logits, batch.labels, recipe.width_bins)
-        self.optimiser.zero_grad(set_to_none=True)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-        self.optimiser.step()
-        return loss.detach()
-
-    @torch.no_grad()
     def _refresh(self, embeddings: Tensor, frames: Tensor) -> None:
-        """Pooled embeddings of all frames: the patch embedding of a frame's mean patch."""
-        projection = self.model.vision.patch_embedding
-        for first in range(0, len(frames), 4096):
-            pixels = frames[first : first + 4096]
-            n, height, width, _ = pixels.shape
-            grid = pixels.reshape(n, height // PATCH, PATCH, width // PATCH, PATCH, 3).float()
-            mean = (grid.mean(dim=(1, 3)) / 127.5 - 1).reshape(n, PATCH_SIZE)
-            embeddings[first : first + n] = projection(mean).cpu()
+        embeddings[:] = self.model.pooled_embeddings(frames)
 
     def _resume(self) -> None:
         progress = self._folder / "progress.json"
@@ -165,21 +200,18 @@ class Training:
             load_file(self._folder / f"{name}_moments.safetensors", str(self.device))
             for name in ("first", "second")
         )
-        for name, parameter in self.model.named_parameters():
-            self.optimiser.state[parameter] = {
-                "step": torch.tensor(float(self.step)),
-                "exp_avg": first[name],
-                "exp_avg_sq": second[name],
-            }
+        self.hints.load_state_dict(load_file(self._folder / "hints.safetensors"))
+        self.optimiser.restore(first, second, self.step)
 
     def _save(self, n_sequences: int, n_frames: int) -> None:
         """Weights and moments, then the progress that names them."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        states = {name: self.optimiser.state[p] for name, p in self.model.named_parameters()}
+        first, second = self.optimiser.moments()
         tensors = {
             "model": self.model.state_dict(),
-            "first_moments": {name: state["exp_avg"] for name, state in states.items()},
-            "second_moments": {name: state["exp_avg_sq"] for name, state in states.items()},
+            "hints": self.hints.state_dict(),
+            "first_moments": first,
+            "second_moments": second,
         }
         for name, values in tensors.items():
             values = {key: value.detach().float().cpu().contiguous() for key, value in values.items()}

@@ -4,7 +4,8 @@ A subcommand is a module with `add_arguments(parser)` and `run(args) -> exit cod
 called, so that `vla-edge report` needs no ROS and `vla-edge --help` needs nothing.
 
 Exit codes: 0 done; 1 the answer is no (a gate failed, bench missed a must); 2 wrong usage or input, one line
-on stderr; 3 the recording is cut short; 130 Ctrl-C, 143 SIGTERM, 129 a closed terminal.
+on stderr; 3 the recording is cut short, or a training's time was up; 130 Ctrl-C, 143 SIGTERM, 129 a closed
+terminal.
 """
 
 import argparse
@@ -15,6 +16,8 @@ import signal
 import sys
 import textwrap
 from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
 
 from vla_edge_ros import __version__
 from vla_edge_ros.errors import UserError
@@ -64,6 +67,18 @@ COMMANDS = {
             "vla-edge replay my_bag --policy semantic --json out/replay.json",
             "vla-edge replay my_bag --topic /camera/image_raw --service-ms 25",
             "vla-edge replay my_bag --times out/demo.json",
+        ),
+    ),
+    "train": Command(
+        "training.from_bags.command",
+        "fine-tune the small model on recordings of your own arm",
+        "Reads images, instructions and joint commands of recordings, says how much memory and time the "
+        "training needs, trains the preset tiny-vla and writes weights, dataset_statistics.json, a policy "
+        "file and the node's parameters. Called again it goes on where it stopped; it says how far its "
+        "actions are from the recorded ones in episodes that it was not trained on. In a checkout alone.",
+        (
+            "vla-edge train --bag my_bag --action-topic /joint_states --config my_arm.yaml --out out/my_arm",
+            "vla-edge train --bag a --bag b --action-topic /arm --action-topic /hand --config arm.yaml",
         ),
     ),
     "report": Command(
@@ -135,9 +150,14 @@ PROVIDERS = {
     "cuda": _extra("gpu"),
     "pyarrow": _extra("evaluate"),
     "mujoco": _extra("simulation"),
+    "training": "it is in the package's checkout and is not installed: pip install -e '.[training]' there",
     "ray": _extra("cluster"),
 }
 """Where a missing module comes from; one that is not named here has its own name on PyPI."""
+
+
+_OF_TRAINING = ("torch", "safetensors", "mujoco")
+"""`train` has an extra of its own with these."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -148,7 +168,7 @@ def main(argv: list[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     name = next((word for word in argv if not word.startswith("-")), None)
     try:
-        module = importlib.import_module(COMMANDS[name].module) if name in COMMANDS else None
+        module = _import(COMMANDS[name].module) if name in COMMANDS else None
         args = _parser(name, module).parse_args(argv)
         return module.run(args)
     except UserError as error:
@@ -158,6 +178,8 @@ def main(argv: list[str] | None = None) -> int:
         if missing in ("", PACKAGE):
             raise
         provider = PROVIDERS.get(missing, f"pip install {missing}")
+        if name == "train" and missing in _OF_TRAINING:
+            provider = _extra("training")
         return _refuse(name, f"the Python module {missing} is missing: {provider}")
     except ImportError as error:
         if PACKAGE in str(error):
@@ -172,6 +194,14 @@ def main(argv: list[str] | None = None) -> int:
         return _refuse(name, f"{where}{error.strerror or error}")
     except KeyboardInterrupt:
         return 130
+
+
+def _import(module: str) -> ModuleType:
+    """A subcommand's module; one that is not of the package lies beside it in the checkout."""
+    checkout = str(Path(__file__).resolve().parents[1])
+    if not module.startswith(f"{PACKAGE}.") and checkout not in sys.path:
+        sys.path.append(checkout)
+    return importlib.import_module(module)
 
 
 def _unwind_when_told_to_end() -> None:

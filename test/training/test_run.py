@@ -67,6 +67,7 @@ def test_every_file_of_a_part_is_small_enough_to_be_carried(trained):
     sizes = {path.name: path.stat().st_size for path in trained.iterdir()}
     assert set(sizes) == {
         "model.safetensors",
+        "hints.safetensors",
         "first_moments.safetensors",
         "second_moments.safetensors",
         "progress.json",

@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 
+import numpy as np
 import yaml
 
 from vla_edge_ros.actions.reading import (
@@ -145,9 +146,19 @@ class Policy:
 
 def load_policy(path: Path) -> Policy:
     """The policy of a YAML file with its statistics; raises PolicyError with one line on what is wrong."""
+    return _read_policy(path, has_statistics=True)
+
+
+def load_untrained_policy(path: Path) -> Policy:
+    """The same of a policy that has no data yet: its statistics are -1 and 1, whatever the file names."""
+    return _read_policy(path, has_statistics=False)
+
+
+def _read_policy(path: Path, has_statistics: bool) -> Policy:
     content = read_mapping(path, yaml.safe_load)
     where = str(path)
-    _check_keys(content, _POLICY_KEYS, _POLICY_KEYS - {"dataset"}, where)
+    optional = {"dataset"} if has_statistics else {"dataset", "statistics"}
+    _check_keys(content, _POLICY_KEYS, _POLICY_KEYS - optional, where)
     name = text(content["name"], f"{where}: name")
     dataset = text(content["dataset"], f"{where}: dataset") if "dataset" in content else None
     entries = sequence(content["dimensions"], f"{where}: dimensions")
@@ -163,7 +174,12 @@ def load_policy(path: Path) -> Policy:
     _check_doubled([g.name for g in groups], f"{where}: group")
     _check_doubled([g.topic for g in groups], f"{where}: topic")
     _check_grouping(dimensions, groups, where)
-    statistics = load_statistics(path.parent / text(content["statistics"], f"{where}: statistics"), dataset)
+    if has_statistics:
+        file = path.parent / text(content["statistics"], f"{where}: statistics")
+        statistics = load_statistics(file, dataset)
+    else:
+        ones = np.ones(len(dimensions))
+        statistics = Statistics(f"{where}: no data yet", "q01/q99", -ones, ones, ones.astype(bool))
     if len(statistics) != len(dimensions):
         raise PolicyError(
             f"{where}: has {len(dimensions)} dimensions, its statistics {statistics.source} "

@@ -9,7 +9,7 @@ import zstandard
 
 from vla_edge_ros.errors import UserError, printable
 from vla_edge_ros.evaluation.message_types import COMPRESSED_IMAGE, IMAGE, STRING, deserialise
-from vla_edge_ros.evaluation.recording import ZSTD_MAGIC, Storage, StorageError
+from vla_edge_ros.evaluation.recording import ZSTD_MAGIC, RawMessage, Storage, StorageError
 from vla_edge_ros.evaluation.recording_files import open_storage, recording_files
 from vla_edge_ros.perception.message import header_stamp_ns
 
@@ -50,8 +50,15 @@ class BagString(NamedTuple):
     text: str
 
 
+class BagMessage(NamedTuple):
+    """A message of any type of ROS's common packages, with its fields."""
+
+    log_ns: int
+    message: object
+
+
 class Bag:
-    """An open recording. Every call of `images`, `strings` or `play` reads anew from its beginning.
+    """An open recording. `images`, `strings`, `messages` and `play` each read anew from its beginning.
 
     unreadable_messages: how many messages of the topics asked for could not be deserialised, in the reading
         that met the most.
@@ -124,14 +131,14 @@ class Bag:
             candidates = [topic for topic in named if topic in images]
             if named and not candidates:
                 raise BagRefused(
-                    f"{self.path}: {name} is no image topic but {named[0].type}; {self._there_are()}"
+                    f"{self.path}: {name} is no image topic but {named[0].type}; {self.there_are()}"
                 )
             if not named:
-                raise BagRefused(f"{self.path}: there is no topic {name}; {self._there_are()}")
+                raise BagRefused(f"{self.path}: there is no topic {name}; {self.there_are()}")
         else:
             candidates = images
             if not images:
-                raise BagRefused(f"{self.path}: there is no image topic; {self._there_are()}")
+                raise BagRefused(f"{self.path}: there is no image topic; {self.there_are()}")
         with_messages = [topic for topic in candidates if topic.count]
         if not with_messages:
             raise BagRefused(f"{self.path}: there is no message on {_listed(candidates)}")
@@ -160,12 +167,23 @@ class Bag:
         A message that cannot be read is counted and left out; BagRefused is raised on damage that ends a file
         for good, and where not one message could be read.
         """
+        for raw, message in self._read(topics, (IMAGE, COMPRESSED_IMAGE, STRING)):
+            if raw.type == STRING:
+                yield raw.topic, BagString(raw.log_ns, message.data)
+            else:
+                yield raw.topic, BagImage(raw.log_ns, header_stamp_ns(message), message)
+
+    def messages(self, topic: TopicInfo) -> Iterator[BagMessage]:
+        """The messages of `topic`, which is one of `topics()`, in log order. Raises as `play` does."""
+        return (BagMessage(raw.log_ns, message) for raw, message in self._read([topic.name], (topic.type,)))
+
+    def _read(self, topics: Collection[str], types: Collection[str]) -> Iterator[tuple[RawMessage, object]]:
         n_read = n_unreadable = 0
         reason = ""
         try:
             for storage in self._storages:
                 for raw in storage.messages(topics):
-                    if raw.type not in (IMAGE, COMPRESSED_IMAGE, STRING):
+                    if raw.type not in types:
                         continue
                     try:
                         message = deserialise(_decompressed(raw.payload), raw.encoding, raw.type)
@@ -175,16 +193,14 @@ class Bag:
                         self.unreadable_messages = max(self.unreadable_messages, n_unreadable)
                         continue
                     n_read += 1
-                    if raw.type == STRING:
-                        yield raw.topic, BagString(raw.log_ns, message.data)
-                    else:
-                        yield raw.topic, BagImage(raw.log_ns, header_stamp_ns(message), message)
+                    yield raw, message
         except (StorageError, OSError) as error:
             raise BagRefused(f"{self.path}: {error}") from None
         if n_unreadable and not n_read:
             raise BagRefused(f"{self.path}: none of {n_unreadable} messages can be read: {reason}")
 
-    def _there_are(self) -> str:
+    def there_are(self) -> str:
+        """Which topics it has, for the end of an error's line."""
         topics = self.topics()
         return f"its topics are {_listed(topics)}" if topics else "it has no topics at all"
 

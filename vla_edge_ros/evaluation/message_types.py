@@ -1,4 +1,4 @@
-"""The three message types that are read from recordings, without ROS."""
+"""Messages of recordings, without ROS: the types that are known by name here, and their reading."""
 
 from functools import cache
 
@@ -10,13 +10,16 @@ from vla_edge_ros.evaluation.recording import compression_name
 IMAGE = "sensor_msgs/msg/Image"
 COMPRESSED_IMAGE = "sensor_msgs/msg/CompressedImage"
 STRING = "std_msgs/msg/String"
+JOINT_STATE = "sensor_msgs/msg/JointState"
+JOINT_TRAJECTORY = "trajectory_msgs/msg/JointTrajectory"
+FLOAT_ARRAY = "std_msgs/msg/Float64MultiArray"
 
 NS_PER_S = 1_000_000_000
 
 
 @cache
 def ros2_types():
-    """The type store of ROS 2; these three types are the same in every distribution."""
+    """The type store of ROS 2; these types are the same in every distribution."""
     return get_typestore(Stores.ROS2_HUMBLE)
 
 

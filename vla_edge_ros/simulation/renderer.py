@@ -7,9 +7,7 @@ import mujoco
 import numpy as np
 
 from vla_edge_ros.errors import UserError
-from vla_edge_ros.simulation.scene import Scene
-
-CAMERA = "front"
+from vla_edge_ros.simulation.scene import CAMERA, Scene
 
 _FREELY = contextlib.nullcontext()
 

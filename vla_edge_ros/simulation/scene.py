@@ -8,6 +8,9 @@ import numpy as np
 from vla_edge_ros.share import share_directory
 
 PHYSICS_HZ = 300
+CAMERA = "front"
+ASPECT = 2.0
+"""Of the camera's picture, width by height."""
 N_JOINTS = 7
 JOINTS = tuple(f"joint{i}" for i in range(1, N_JOINTS + 1))
 OPEN_M = 0.035
@@ -119,6 +122,13 @@ class Scene:
         """(6, 7): velocity and angular velocity of the tip, in world axes, by joint velocity."""
         mujoco.mj_jacSite(self.model, self.data, self._jacobian[:3], self._jacobian[3:], self._tip)
         return self._jacobian[:, :N_JOINTS].copy()
+
+    def picture_place(self, point: np.ndarray) -> np.ndarray:
+        """(2,) where the camera shows `point` (3,): from -1, left and top, to 1, right and bottom."""
+        camera = self.model.camera(CAMERA).id
+        x, y, z = self.data.cam_xmat[camera].reshape(3, 3).T @ (point - self.data.cam_xpos[camera])
+        half = np.tan(np.radians(self.model.cam_fovy[camera]) / 2)
+        return np.array([x / (half * ASPECT), -y / half]) / -z
 
     def show_object(self, i: int, shape: str, colour: str) -> None:
         self.objects[f"{colour} {shape}"] = i

@@ -12,12 +12,14 @@ class Task(Protocol):
     """One episode of a task, made from the episode's random numbers.
 
     instruction: what to do now. target: where an expert would go now. start: where the tip begins.
+    goal: where it will have to go in the end, as far as that has been shown.
     is_over, has_succeeded: since the last `judge`.
     """
 
     name: ClassVar[str]
     instruction: str
     target: np.ndarray
+    goal: np.ndarray
     start: np.ndarray
     is_over: bool
     has_succeeded: bool
@@ -52,9 +54,15 @@ class Dwell:
 class _Episode:
     """The state that every task has."""
 
+    target: np.ndarray
+
     def __init__(self) -> None:
         self.is_over = False
         self.has_succeeded = False
+
+    @property
+    def goal(self) -> np.ndarray:
+        return self.target
 
     def _end(self, has_succeeded: bool) -> None:
         self.is_over, self.has_succeeded = True, has_succeeded
@@ -145,10 +153,15 @@ class Remember(_Episode):
     def show(self, time_s: float) -> None:
         for i, way in enumerate(self._ways):
             self._scene.place_object(i, way.place_at(time_s))
-        self.has_cue = self._cue_s <= time_s < self._cue_s + self.CUE_S
+        self._is_cued = time_s >= self._cue_s
+        self.has_cue = self._is_cued and time_s < self._cue_s + self.CUE_S
         self._scene.show_pads(self._pad if self.has_cue else None)
         self._scene.show_lamp(time_s >= self.lamp_s)
         self.target = self._scene.pad_positions[self._pad] if time_s >= self.lamp_s else HOME
+
+    @property
+    def goal(self) -> np.ndarray:
+        return self._scene.pad_positions[self._pad] if self._is_cued else HOME
 
     def judge(self, time_s: float, tip: np.ndarray) -> None:
         if time_s < self.lamp_s:

@@ -1,0 +1,1 @@
+"""`vla-edge train`: the small model fine-tuned on recordings of another arm."""
