@@ -32,7 +32,8 @@ MAX_STEPS = 16
 
 _HEADER = struct.Struct("=4H 4I Q 14q")
 # kind, status, arrays present, steps done; four counts; work id; of a result: frame index, stamp, capture,
-# receipt; copy, vision, prefill, decode; the same, remaining; started, finished; of a frame's work: deadline
+# receipt; copy, vision, prefill, decode; the same, remaining; started, finished; of a frame's work: deadline and
+# prompt tokens
 _MIN_PAYLOAD_BYTES = 68 * 1024
 _NO_TIMES = (0,) * 14
 _TOKENS, _TOP_PROBABILITY, _ENTROPY, _EMBEDDING, _SIGNALS = 1, 2, 4, 8, 16
@@ -144,11 +145,14 @@ class Mailbox:
     def _encode(self, message: Message) -> int:
         if isinstance(message, FrameWork):
             arrays = (message.context_slots, message.frame_slots, message.action_slots)
-            return self._encode_slots(Kind.FRAME, message.work_id, arrays, message.deadline_ns)
+            return self._encode_slots(
+                Kind.FRAME, message.work_id, arrays, message.deadline_ns, message.prompt_tokens
+            )
         if isinstance(message, WorkResult):
             return self._encode_result(message)
         if isinstance(message, PromptWork):
-            return self._encode_slots(Kind.PROMPT, message.work_id, (message.tokens, message.slots))
+            arrays = (message.tokens, message.slots, message.context_slots)
+            return self._encode_slots(Kind.PROMPT, message.work_id, arrays)
         if isinstance(message, Evict):
             return self._encode_slots(Kind.EVICT, 0, (message.slots,))
         if isinstance(message, Close):
@@ -156,11 +160,17 @@ class Mailbox:
         return self._encode_text(message)
 
     def _encode_slots(
-        self, kind: Kind, work_id: int, arrays: tuple[np.ndarray, ...], deadline_ns: int = 0
+        self,
+        kind: Kind,
+        work_id: int,
+        arrays: tuple[np.ndarray, ...],
+        deadline_ns: int = 0,
+        prompt_tokens: int = 0,
     ) -> int:
         counts = [len(array) for array in arrays] + [0] * (4 - len(arrays))
         self._check_fits(4 * sum(counts), kind)
-        _HEADER.pack_into(self._send_buffer, 0, kind, 0, 0, 0, *counts, work_id, deadline_ns, *_NO_TIMES[1:])
+        times = (deadline_ns, prompt_tokens, *_NO_TIMES[2:])
+        _HEADER.pack_into(self._send_buffer, 0, kind, 0, 0, 0, *counts, work_id, *times)
         offset = 0
         for array, count in zip(arrays, counts, strict=False):
             np.copyto(self._out_ints[offset : offset + count], array)
@@ -251,9 +261,9 @@ class Mailbox:
             arrays.append(self._in_ints[offset : offset + count])
             offset += count
         if kind is Kind.FRAME:
-            return FrameWork(work_id, *arrays, deadline_ns=times[0])
+            return FrameWork(work_id, *arrays, deadline_ns=times[0], prompt_tokens=times[1])
         if kind is Kind.PROMPT:
-            return PromptWork(work_id, *arrays[:2])
+            return PromptWork(work_id, *arrays)
         return Evict(arrays[0])
 
     def _decode_result(self, size, status, present, steps_done, counts, work_id, times) -> WorkResult:
