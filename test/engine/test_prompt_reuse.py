@@ -13,7 +13,13 @@ N_SLOTS, A = 512, 7
 SYSTEM = "You control a robot arm. Do what the instruction says."
 PROMPTS = [
     np.frombuffer((SYSTEM + text).encode(), np.uint8).astype(np.int32)
-    for text in ("wave", "put the red cup on the blue plate", "put the red cup on the shelf", "", "go home now")
+    for text in (
+        "wave",
+        "put the red cup on the blue plate",
+        "put the red cup on the shelf",
+        "",
+        "go home now",
+    )
 ]
 
 

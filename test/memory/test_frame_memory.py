@@ -35,9 +35,7 @@ class AnyUseOfMemory(RuleBasedStateMachine):
     )
     def begin(self, name, window, prompt_slots, keeps_frames):
         policy = make_policy(name, window)
-        self.memory = FrameMemory(
-            N_SLOTS, 7, policy, prompt_slots=prompt_slots, keeps_frames=keeps_frames
-        )
+        self.memory = FrameMemory(N_SLOTS, 7, policy, prompt_slots=prompt_slots, keeps_frames=keeps_frames)
         self.last_retained: int | None = None
         self.prompt: list[int] = []
         self.blocks: dict[int, list[int]] = {}

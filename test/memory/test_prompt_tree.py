@@ -20,7 +20,7 @@ def pieces_of(prompt: np.ndarray) -> list[tuple[int, ...]]:
 
 
 class AnyUseOfTheTree(RuleBasedStateMachine):
-    """Prompts that begin alike or not, written or not, against plain bookkeeping: prompt -> piece -> slots."""
+    """Prompts that begin alike or not, written or not, against plain bookkeeping."""
 
     def __init__(self):
         super().__init__()

@@ -32,7 +32,7 @@ MAX_STEPS = 16
 
 _HEADER = struct.Struct("=4H 4I Q 14q")
 # kind, status, arrays present, steps done; four counts; work id; of a result: frame index, stamp, capture,
-# receipt; copy, vision, prefill, decode; the same, remaining; started, finished; of a frame's work: deadline and
+# receipt; copy, vision, prefill, decode; the same, remaining; started, finished; of a frame's work: deadline,
 # prompt tokens
 _MIN_PAYLOAD_BYTES = 68 * 1024
 _NO_TIMES = (0,) * 14

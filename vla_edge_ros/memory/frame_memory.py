@@ -70,16 +70,16 @@ class FrameMemory:
     and `action_slots`, and `retain` the frame if it succeeded. If it did not, or if the frame lies between
     strides, nothing is retained and the same block serves the next pass.
 
-    Another instruction goes: `instruct`, tell the engine of the evicted slots, have it write what is missing, and
-    `prompt_written` when it has.
+    Another instruction goes: `instruct`, tell the engine of the evicted slots, have it write what is missing,
+    and `prompt_written` when it has.
 
     n_slots: places of one token in the KV cache.
     action_tokens: A, from 1 to 8.
     stride_ticks: a frame is retained where its pass began so many ticks after that of the last retained one;
         those between are attended to by their own action tokens and freed with them.
     embedding_size: length of a frame's embedding; where it is None, the first retained frame fixes it.
-    prompt_slots: set aside for prompts: those that are not in force any more stay there, the least recent ones
-        give way. 0: a prompt takes what it needs, and each is written anew.
+    prompt_slots: set aside for prompts: those that are not in force any more stay there until others need the
+        room. 0: a prompt takes what it needs, and each is written anew.
     keeps_frames: whether frames outlive a change of instruction. Their keys and values were computed under
         the prompt before, in all layers but the first.
     Raises MemoryTooSmall when not even one frame fits beside `prompt_slots`.
@@ -248,7 +248,8 @@ class FrameMemory:
         if self.prompt_slots > prompt_tokens:
             raise MemoryTooSmall(
                 f"memory.prompt_slots is {self.prompt_slots}, one frame needs {FRAME_TOKENS} and the action "
-                f"tokens {MAX_ACTION_TOKENS}, and the KV cache has {self.n_slots}: lower it or raise memory.slots"
+                f"tokens {MAX_ACTION_TOKENS}, and the KV cache has {self.n_slots}: lower it or raise "
+                "memory.slots"
             )
         needed = prompt_tokens + FRAME_TOKENS + MAX_ACTION_TOKENS
         raise MemoryTooSmall(

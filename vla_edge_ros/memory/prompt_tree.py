@@ -1,11 +1,11 @@
-"""Prompts whose keys and values stay in the cache, so that an earlier instruction need not be filled in again.
+"""Prompts that stay in the cache, so that an earlier instruction need not be filled in again.
 
-After RadixAttention (Zheng et al., "SGLang: Efficient Execution of Structured Language Model Programs", NeurIPS
-2024, arXiv:2312.07104): a tree in which prompts that begin alike share the slots of their beginning, the one in
-force is pinned, and of the others the leaf that was in force least recently goes first. Its edges are pieces of
-`FRAME_TOKENS` tokens, as engines write them: a prompt that is put together from the cache has the bits of one
-that is filled in whole. A token sees those before it alone and keys are cached before RoPE, so a shared beginning
-is exact whatever follows it.
+After RadixAttention (Zheng et al., "SGLang: Efficient Execution of Structured Language Model Programs",
+NeurIPS 2024, arXiv:2312.07104): a tree in which prompts that begin alike share the slots of their beginning.
+The one in force is pinned; of the others the leaf that was in force least recently goes first. Its edges are
+pieces of `FRAME_TOKENS` tokens, as engines write them: a prompt put together from the cache has the bits of
+one that is filled in whole. A token sees those before it alone and keys are cached before RoPE, so a shared
+beginning is exact whatever follows it.
 """
 
 from dataclasses import dataclass, field

@@ -202,7 +202,7 @@ class CudaDecoder:
     def fill_prompt(
         self, tokens: np.ndarray, slots: np.ndarray, context_slots: np.ndarray = _NO_SLOTS
     ) -> None:
-        """Write keys and values of `tokens` (P,) to `slots` (P,), at the ranks behind `context_slots`, and wait."""
+        """Write keys and values of `tokens` (P,) to `slots` (P,), ranked behind `context_slots`, and wait."""
         for first in range(0, len(tokens), FRAME_TOKENS):
             piece = slice(first, first + FRAME_TOKENS)
             rows = np.zeros((FRAME_TOKENS, self.config.hidden_size), np.float32)
