@@ -98,14 +98,13 @@ class PromptTree:
                 break
 
     def _forget_least_recent(self) -> None:
-        """Forget the leaf that was in force least recently; no two of them were in force last together."""
+        """Forget the leaf that was in force least recently, which is not in force while there is another."""
         leaves, pieces = [], [self._root]
         while pieces:
             parent = pieces.pop()
             pieces.extend(parent.children.values())
             leaves.extend((parent, piece) for piece in parent.children.values() if not piece.children)
-        loose = [leaf for leaf in leaves if leaf[1].pinned_in != self._n_pinnings]
-        self._remove(*min(loose, key=lambda leaf: leaf[1].pinned_in))
+        self._remove(*min(leaves, key=lambda leaf: leaf[1].pinned_in))
 
     def _remove(self, parent: _Piece, piece: _Piece) -> None:
         del parent.children[piece.tokens]
