@@ -223,7 +223,7 @@ class AnyController(RuleBasedStateMachine):
         self.measured = dict(zip(MEASURED, values, strict=True))
         self.sees_joints = sees
 
-    @rule(n=st.integers(0, MAX_PROMPT))
+    @rule(n=st.integers(0, MAX_PROMPT) | st.sampled_from([34, 40, MAX_PROMPT]))
     def instruct(self, n):
         self.post(Instruction(f"{n} tokens", np.arange(n, dtype=np.int32)))
 
