@@ -54,6 +54,7 @@ class AnyRig(Rig):
         super().__init__(frames_ms=count(1, 16.67), policy=POLICY, n_slots=N_SLOTS, **arguments)
         self.garbles = None
         self.holds, self.prompt = {}, list(range(10))
+        self.void = {}
         self.results, self.accepted = [], []
         submit, wait, evict = self.engine.submit, self.engine.wait, self.engine.evict
         accept, reset = self.controller.planner.accept, self.controller.planner.reset
@@ -71,7 +72,8 @@ class AnyRig(Rig):
 
         def checked_evict(slots):
             evict(slots)
-            assert all(self.holds.pop(slot)[0] == "frame" for slot in slots.tolist())
+            for slot in slots.tolist():
+                assert self.holds.pop(slot, self.void.get(slot))[0] == "frame"
 
         def heard_accept(*arguments):
             self.accepted.append(accept(*arguments))
@@ -108,6 +110,7 @@ class AnyRig(Rig):
 
         What a prompt's slot holds is its token and all tokens before it.
         """
+        self.void = {}
         if isinstance(work, PromptWork):
             slots, cached = work.slots.tolist(), work.context_slots.tolist()
             assert len(set(slots + cached)) == len(work.tokens) + len(cached)
@@ -144,7 +147,11 @@ class AnyRig(Rig):
         return list(prompt)
 
     def void_frames(self, keeps_frames):
-        """Frames are forgotten; at least the one that a pass in flight was to bring."""
+        """Frames are forgotten; at least the one that a pass in flight was to bring.
+
+        Several events of a tick may come to this before the first of them is applied.
+        """
+        self.void |= self.holds
         pending = self.engine.submitted[-1] if self.engine._pending is not None else None
         if not keeps_frames:
             self.holds = {slot: held for slot, held in self.holds.items() if held[0] == "prompt"}
