@@ -167,6 +167,9 @@ def test_values_that_do_not_fit_together_are_refused():
     assert "stale frame passes" in refusal_of_set(camera__max_age_ms=5000, camera__foreign_clock_ms=5000)
     too_wide = refusal_of_set(memory__policy="sliding_window", memory__window_frames=32)
     assert "at most 31 frames" in too_wide
+    assert "one frame and the action tokens" in refusal_of_set(memory__prompt_slots=1024 - 39)
+    fewer = {"memory__policy": "sliding_window", "memory__prompt_slots": 500}
+    assert "at most 16 frames" in refusal_of_set(**fewer)
 
 
 def test_a_window_that_does_not_fit_matters_only_to_the_policy_that_uses_it():

@@ -1,8 +1,8 @@
 """What the simulation knows and no camera tells, as further targets beside the actions.
 
-Whoever learns to act learns sooner when told what to look for (Chen et al., Learning by Cheating, 2019): where
-the named object is, where the arm will have to go, how the arm stands. The heads that answer are of the training
-alone; recordings of a real robot have no hints and are trained without.
+Whoever learns to act learns sooner when told what to look for (Chen et al., Learning by Cheating, 2019):
+where the named object is, where the arm will have to go, how the arm stands. The heads that answer are of the
+training alone; recordings of a real robot have no hints and are trained without.
 """
 
 import numpy as np

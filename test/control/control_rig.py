@@ -143,7 +143,7 @@ class Rig:
     """frames_ms: when frames arrive (capture = receipt), in ms after S_0.
 
     policy: a policy, or the name of a bundled one. eviction: the name of an eviction policy.
-    admission: the name of a rule. heeds_deadlines: of the engine.
+    admission: the name of a rule. heeds_deadlines: of the engine. prompt_slots, keeps_frames: of memory.
     """
 
     def __init__(
@@ -157,6 +157,8 @@ class Rig:
         admission="ema",
         signatures=None,
         heeds_deadlines=False,
+        prompt_slots=0,
+        keeps_frames=False,
         **config,
     ):
         frames_ms = np.arange(1, 5000, 16.67) if frames_ms is None else frames_ms
@@ -174,7 +176,13 @@ class Rig:
             self.engine,
             INFO,
             self.frames,
-            FrameMemory(n_slots, len(self.policy.dimensions), make_policy(eviction)),
+            FrameMemory(
+                n_slots,
+                len(self.policy.dimensions),
+                make_policy(eviction),
+                prompt_slots=prompt_slots,
+                keeps_frames=keeps_frames,
+            ),
             ActionPlanner(self.policy, ActionConfig(period_ns=PERIOD)),
             Admission(AdmissionConfig(ema_alpha=0.2, decay=0.9, probe_after_ticks=8, estimator=admission)),
             self.faults.append,

@@ -15,8 +15,9 @@ from vla_edge_ros.control.events import ClockJump, Enable, EngineReplaced, Instr
 from vla_edge_ros.engine.interface import FRAME_TOKENS, FrameWork, PromptWork, WorkStatus
 from vla_edge_ros.memory.policies import POLICIES
 
-MAX_PROMPT = 20
-N_SLOTS = MAX_PROMPT + 8 + 3 * FRAME_TOKENS
+MAX_PROMPT = 44
+PROMPT_SLOTS = 80
+N_SLOTS = PROMPT_SLOTS + 8 + 3 * FRAME_TOKENS
 MAX_HOLD_NS = 300 * MS
 MAX_AGE_NS = 100 * MS
 STALL_NS, GRACE_NS = 700 * MS, 100 * MS
@@ -52,7 +53,8 @@ class AnyRig(Rig):
         self.captures = {0: 0}
         super().__init__(frames_ms=count(1, 16.67), policy=POLICY, n_slots=N_SLOTS, **arguments)
         self.garbles = None
-        self.holds = {}
+        self.holds, self.prompt = {}, list(range(10))
+        self.void = {}
         self.results, self.accepted = [], []
         submit, wait, evict = self.engine.submit, self.engine.wait, self.engine.evict
         accept, reset = self.controller.planner.accept, self.controller.planner.reset
@@ -70,7 +72,8 @@ class AnyRig(Rig):
 
         def checked_evict(slots):
             evict(slots)
-            assert all(self.holds.pop(slot)[0] == "frame" for slot in slots.tolist())
+            for slot in slots.tolist():
+                assert self.holds.pop(slot, self.void.get(slot))[0] == "frame"
 
         def heard_accept(*arguments):
             self.accepted.append(accept(*arguments))
@@ -103,26 +106,58 @@ class AnyRig(Rig):
         self.garbles = None
 
     def take(self, work, frame):
-        """No slot has two uses; the context is the prompt, then whole frames in the order of time."""
+        """No slot has two uses; the context is the prompt, then whole frames in the order of time.
+
+        What a prompt's slot holds is its token and all tokens before it.
+        """
+        self.void = {}
         if isinstance(work, PromptWork):
-            assert len(set(work.slots.tolist())) == len(work.tokens)
-            self.holds = {slot: ("prompt", rank) for rank, slot in enumerate(work.slots.tolist())}
+            slots, cached = work.slots.tolist(), work.context_slots.tolist()
+            assert len(set(slots + cached)) == len(work.tokens) + len(cached)
+            assert not any(self.holds.get(slot, ("",))[0] == "frame" for slot in slots)
+            tokens = [*self.prompt_in(cached), *work.tokens.tolist()]
+            for rank, slot in enumerate(slots, len(cached)):
+                self.holds[slot] = ("prompt", tuple(tokens[: rank + 1]))
             return
         context, block = work.context_slots.tolist(), work.frame_slots.tolist()
         used = context + block + work.action_slots.tolist()
         assert len(set(used)) == len(used)
         assert all(0 <= slot < N_SLOTS for slot in used)
-        held = [self.holds[slot] for slot in context]
-        prompt = [rank for kind, rank in held if kind == "prompt"]
-        frames = [index for kind, index in held if kind == "frame"]
-        assert held == [("prompt", rank) for rank in prompt] + [("frame", index) for index in frames]
-        assert prompt == list(range(sum(kind == "prompt" for kind, _ in self.holds.values())))
+        assert self.prompt_in(context[: work.prompt_tokens]) == self.prompt
+        frames = [
+            index for kind, index in map(self.holds.get, context[work.prompt_tokens :]) if kind == "frame"
+        ]
+        assert work.prompt_tokens + len(frames) == len(context)
         assert frames == sorted(frames)
         assert all(frames.count(index) == FRAME_TOKENS for index in frames)
-        assert not self.holds.keys() & set(block), "a block was given away before it was evicted"
+        is_free = [self.holds.get(slot, ("prompt",))[0] == "prompt" for slot in block]
+        assert all(is_free), "a block was given away before it was evicted"
+        for slot in block:
+            self.holds.pop(slot, None)
         if frame is not None:
             assert frame.index not in frames[-1:]
             self.holds |= {slot: ("frame", frame.index) for slot in block}
+
+    def prompt_in(self, slots):
+        """The tokens whose keys and values these slots hold, if they stand in this order."""
+        prompt = self.holds[slots[-1]][1] if slots else ()
+        assert [self.holds[slot] for slot in slots] == [
+            ("prompt", prompt[: rank + 1]) for rank in range(len(slots))
+        ]
+        return list(prompt)
+
+    def void_frames(self, keeps_frames):
+        """Frames are forgotten; at least the one that a pass in flight was to bring.
+
+        Several events of a tick may come to this before the first of them is applied.
+        """
+        self.void |= self.holds
+        pending = self.engine.submitted[-1] if self.engine._pending is not None else None
+        if not keeps_frames:
+            self.holds = {slot: held for slot, held in self.holds.items() if held[0] == "prompt"}
+        elif isinstance(pending, FrameWork):
+            for slot in pending.frame_slots.tolist():
+                self.holds.pop(slot, None)
 
 
 class AnyController(RuleBasedStateMachine):
@@ -132,8 +167,10 @@ class AnyController(RuleBasedStateMachine):
         uses_late=st.booleans(),
         service_ms=st.sampled_from([5.0, 20.0, 30.0, 40.0]),
         heeds_deadlines=st.booleans(),
+        prompt_slots=st.sampled_from([0, PROMPT_SLOTS]),
+        keeps_frames=st.booleans(),
     )
-    def start(self, steps, eviction, uses_late, service_ms, heeds_deadlines):
+    def start(self, steps, eviction, uses_late, service_ms, heeds_deadlines, prompt_slots, keeps_frames):
         self.rig = AnyRig(
             service_ms=service_ms,
             steps=steps,
@@ -143,7 +180,10 @@ class AnyController(RuleBasedStateMachine):
             uses_late_result=uses_late,
             heeds_deadlines=heeds_deadlines,
             stall_timeout_ns=STALL_NS,
+            prompt_slots=prompt_slots,
+            keeps_frames=keeps_frames,
         )
+        self.keeps_frames = keeps_frames
         self.uses_late = uses_late
         self.events = []
         self.tick = 0
@@ -190,7 +230,7 @@ class AnyController(RuleBasedStateMachine):
         self.measured = dict(zip(MEASURED, values, strict=True))
         self.sees_joints = sees
 
-    @rule(n=st.integers(0, MAX_PROMPT))
+    @rule(n=st.integers(0, MAX_PROMPT) | st.sampled_from([34, 40, MAX_PROMPT]))
     def instruct(self, n):
         self.post(Instruction(f"{n} tokens", np.arange(n, dtype=np.int32)))
 
@@ -255,6 +295,10 @@ class AnyController(RuleBasedStateMachine):
             if event == Enable(self.is_enabled) and not self.is_latched:
                 continue
             self.starts_afresh = True
+            if isinstance(event, Instruction):
+                self.rig.prompt = event.tokens.tolist()
+            if not isinstance(event, Enable):
+                self.rig.void_frames(self.keeps_frames and isinstance(event, Instruction))
             if isinstance(event, Enable):
                 self.is_enabled = event.is_enabled
                 self.is_latched &= self.is_faulty or not event.is_enabled

@@ -67,9 +67,13 @@ def results(draw):
     )
 
 
-prompts = st.builds(PromptWork, work_ids, st.shared(slots, key="prompt"), st.shared(slots, key="prompt"))
+prompts = st.builds(PromptWork, work_ids, *[st.shared(slots, key="prompt")] * 2, slots)
 messages = st.one_of(
-    st.builds(Order, prompts | st.builds(FrameWork, work_ids, slots, slots, slots, times_ns), slots),
+    st.builds(
+        Order,
+        prompts | st.builds(FrameWork, work_ids, slots, slots, slots, times_ns, st.integers(0, N_SLOTS)),
+        slots,
+    ),
     st.builds(Order, prompts),
     st.builds(Close),
     st.builds(Text, st.sampled_from([Kind.SPEC, Kind.INFO, Kind.ERROR]), st.text(max_size=500)),
@@ -121,6 +125,7 @@ def test_the_largest_work_of_a_cache_fits(pair):
     everything = np.arange(N_SLOTS, dtype=np.int32)
     for work in (
         PromptWork(1, everything, everything),
+        PromptWork(1, everything[:1], everything[:1], everything[1:]),
         FrameWork(2, everything, everything[:32], everything[:8]),
     ):
         here.send(Order(work, everything))

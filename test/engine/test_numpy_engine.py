@@ -61,6 +61,7 @@ class Robot:
             self.permutation[self.memory.context_slots()],
             self.permutation[self.memory.frame_slots],
             self.permutation[self.memory.action_slots],
+            prompt_tokens=self.memory.prompt_tokens,
         )
 
     def look(self) -> WorkResult:

@@ -92,7 +92,9 @@ def test_the_numpy_engine_computes_the_same_bits_in_the_child(frames):
     for engine in engines:
         engine.submit(PromptWork(1, slots[5:15], slots[:10]))
         assert engine.wait(later()).status is WorkStatus.DONE
-        engine.submit(FrameWork(2, slots[:10], slots[40:72], slots[72:79]))
+        engine.submit(PromptWork(2, slots[50:60], slots[10:20], context_slots=slots[:10]))
+        assert engine.wait(later()).status is WorkStatus.DONE
+        engine.submit(FrameWork(3, slots[:20], slots[40:72], slots[72:79], prompt_tokens=20))
         results.append(engine.wait(later()))
     for name in ("tokens", "top_probability", "entropy", "embedding"):
         np.testing.assert_array_equal(*[getattr(result, name) for result in results], strict=True)

@@ -183,6 +183,27 @@ def test_a_pass_gives_the_same_bits_whether_its_keys_were_kept_or_are_gathered_a
         assert decoder.finish()["logits"].tobytes() == kept["logits"].tobytes(), f"pass {tick}"
 
 
+def test_a_prompt_behind_what_is_cached_has_the_bits_of_one_filled_in_whole(rig):
+    decoder, frames = rig
+    random = np.random.default_rng(23)
+    slots = random.permutation(N_SLOTS).astype(np.int32)
+    tokens, other = random.integers(0, decoder.config.first_action, (2, 77)).astype(np.int32)
+    frames.write(random.integers(0, 256, (64, 128, 3), dtype=np.uint8), 1, 2, 3)
+    beginning, rest, elsewhere = slots[:32], slots[32:77], slots[200:245]
+
+    def look(tail) -> bytes:
+        decoder.begin(np.concatenate([beginning, tail]), slots[400:432], 8)
+        return decoder.finish()["logits"].tobytes()
+
+    decoder.fill_prompt(tokens, slots[:77])
+    wanted = look(rest)
+    decoder.fill_prompt(other[32:], slots[100:145], beginning)
+    assert look(slots[100:145]) != wanted
+    assert look(rest) == wanted, "going back writes nothing"
+    decoder.fill_prompt(tokens[32:], elsewhere, beginning)
+    assert look(elsewhere) == wanted
+
+
 def test_plans_of_like_stages_give_the_same_bits_and_others_the_same_logits(device):
     from vla_edge_ros.engine.cuda.plan import candidates
 
@@ -336,3 +357,7 @@ def test_the_engine_in_its_process_stops_passes_and_goes_on(device):
         for _ in range(50):
             result, outputs = look(time.monotonic_ns() + 31_000_000)
             assert (result.status, result.steps_done, outputs) == (WorkStatus.DONE, 7, wanted)
+        tail = slots[100 : 100 + PROMPT - 32]
+        assert run(PromptWork(3, slots[32:PROMPT] + 3, tail, slots[:32]))[0].status is WorkStatus.DONE
+        behind = FrameWork(4, np.concatenate([slots[:32], tail]), slots[64:96], slots[-7:])
+        assert run(behind)[1] == wanted

@@ -148,10 +148,16 @@ class UncertainService:
         )
 
 
-def a_live_run(parameters: dict, n_ticks: int, joints: Sequence[tuple[int, list[float]]] = ()) -> RecordedRun:
+def a_live_run(
+    parameters: dict,
+    n_ticks: int,
+    joints: Sequence[tuple[int, list[float]]] = (),
+    instructions=((40, "another one"),),
+) -> RecordedRun:
     """A run whose ticks wake late and whose passes take as long as they like.
 
     joints: positions of JOINTS and the steady ns at which they come; where there are any, motion is enabled.
+    instructions: by tick.
     """
     frames, begin_ns, origin_ns = [], 5_000_000_000, 5_033_000_000
     decoding_ns = 7_000_000
@@ -189,10 +195,11 @@ def a_live_run(parameters: dict, n_ticks: int, joints: Sequence[tuple[int, list[
             while tick < n_ticks:
                 late_ns = int(rng.choice([50_000, 300_000, 9_000_000, 70_000_000], p=[0.8, 0.1, 0.07, 0.03]))
                 rig.clock.sleep_until(schedule.times(tick).start_ns + late_ns)
-                if tick == 40:
-                    rig.instruct("another one")
                 if tick == 20 and joints:
                     rig.controller.post(Enable(True))
+                for at_tick, text in instructions:
+                    if tick == at_tick:
+                        rig.instruct(text)
                 rig.controller.tick(tick, rig.sink)
                 tick = schedule.following(tick, rig.clock.now_ns())
             ticks = json.loads(json.dumps([record.to_json() for record in rig.sink.records]))
@@ -252,6 +259,20 @@ def test_a_recorded_run_with_strides_reproduces_itself(policy):
     # Tick 40 brings a new instruction, and with it an empty memory.
     gaps = [after - before for before, after in itertools.pairwise(retained) if not before < 40 <= after]
     assert min(gaps) >= 7
+
+
+@pytest.mark.parametrize("on_instruction", ["reset", "keep"])
+def test_a_recorded_run_that_goes_back_to_a_cached_prompt_reproduces_itself(on_instruction):
+    chosen = {"memory.slots": 400, "memory.prompt_slots": 200, "memory.on_instruction": on_instruction}
+    chosen |= {"admission.estimator": "ema", "engine.model": "tiny"}
+    parameters = validate_all(SMALL | chosen)
+    recorded = a_live_run(parameters, 90, instructions=((20, "another one"), (40, ""), (60, "another one")))
+    assert again(recorded) == run_document.outcome(recorded.ticks)
+    kinds = [work["kind"] for tick in recorded.ticks for work in tick["work"]]
+    assert kinds.count("prompt") == 2, "the first two instructions"
+    retained = {tick["tick"]: tick["retained_frames"] for tick in recorded.ticks}
+    after = min(tick for tick in retained if tick >= 60)
+    assert (retained[after] > 1) == (on_instruction == "keep")
 
 
 def test_a_run_with_stopped_passes_reproduces_its_own_decisions_times_and_journal(recorded_stopped, tmp_path):

@@ -27,9 +27,15 @@ def fill(memory: FrameMemory, n: int, start: int = 1) -> None:
 class AnyUseOfMemory(RuleBasedStateMachine):
     """Prompts, passes that succeed and passes that do not, in any order, against plain bookkeeping."""
 
-    @initialize(name=st.sampled_from(POLICIES), window=st.integers(1, 6))
-    def begin(self, name, window):
-        self.memory = FrameMemory(N_SLOTS, 7, make_policy(name, window))
+    @initialize(
+        name=st.sampled_from(POLICIES),
+        window=st.integers(1, 6),
+        prompt_slots=st.sampled_from([0, 0, 60, 100]),
+        keeps_frames=st.booleans(),
+    )
+    def begin(self, name, window, prompt_slots, keeps_frames):
+        policy = make_policy(name, window)
+        self.memory = FrameMemory(N_SLOTS, 7, policy, prompt_slots=prompt_slots, keeps_frames=keeps_frames)
         self.last_retained: int | None = None
         self.prompt: list[int] = []
         self.blocks: dict[int, list[int]] = {}
@@ -42,7 +48,35 @@ class AnyUseOfMemory(RuleBasedStateMachine):
         self.last_retained = None
         self.prompt = self.memory.set_prompt(n_tokens).tolist()
         self.blocks, self.pending = {}, None
-        assert self.memory.capacity_frames == (N_SLOTS - n_tokens - 8) // 32
+        self.check_capacity(n_tokens)
+
+    @rule(values=st.lists(st.integers(0, 1), max_size=2), rest=st.integers(0, 31), is_written=st.booleans())
+    def instruct(self, values, rest, is_written):
+        tokens = np.concatenate([np.repeat(np.array(values, np.int32), 32), np.arange(rest, dtype=np.int32)])
+        before = dict(self.blocks)
+
+        new = self.memory.instruct(tokens, self.tick)
+
+        for line in new.evicted:
+            assert self.blocks.pop(line.frame.index) == line.slots.tolist()
+        if not self.memory.keeps_frames:
+            assert new.evicted == []
+            self.blocks, self.pending, self.last_retained = {}, None, None
+        else:
+            room = self.memory.capacity_frames - (self.pending is not None)
+            assert len(self.blocks) == min(len(before), room), "no more frames go than have to"
+        self.prompt = new.context_slots.tolist() + new.slots.tolist()
+        n_cached = len(new.context_slots)
+        assert new.tokens.tolist() == tokens[n_cached:].tolist()
+        assert len(self.prompt) == len(tokens) == self.memory.prompt_tokens
+        assert n_cached == 0 or self.memory.prompt_slots, "nothing is cached that was not asked for"
+        self.check_capacity(len(tokens))
+        if is_written:
+            self.memory.prompt_written()
+
+    def check_capacity(self, n_tokens):
+        for_prompts = max(n_tokens, self.memory.prompt_slots)
+        assert self.memory.capacity_frames == (N_SLOTS - for_prompts - 8) // 32
 
     @rule(n_tokens=st.integers(N_SLOTS - 39, 2 * N_SLOTS))
     def a_prompt_that_is_too_long_changes_nothing(self, n_tokens):
@@ -97,7 +131,63 @@ class AnyUseOfMemory(RuleBasedStateMachine):
 
 
 TestAnyUseOfMemory = AnyUseOfMemory.TestCase
-TestAnyUseOfMemory.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestAnyUseOfMemory.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+
+
+def prompt(*values: int, n: int = 32) -> np.ndarray:
+    return np.repeat(np.array(values, np.int32), n)
+
+
+def test_an_earlier_prompt_has_nothing_to_be_written():
+    memory = FrameMemory(N_SLOTS, 7, make_policy("fifo"), prompt_slots=64)
+    first = memory.instruct(prompt(1), 0)
+    memory.prompt_written()
+    memory.instruct(prompt(2), 1)
+    memory.prompt_written()
+    again = memory.instruct(prompt(1), 2)
+    assert again.is_cached and len(again.tokens) == 0
+    assert again.context_slots.tolist() == first.slots.tolist() == memory.context_slots().tolist()
+
+
+def test_nothing_is_taken_for_cached_once_memory_was_reset():
+    memory = FrameMemory(N_SLOTS, 7, make_policy("fifo"), prompt_slots=64)
+    memory.instruct(prompt(1), 0)
+    memory.prompt_written()
+    memory.set_prompt(0)
+    assert not memory.instruct(prompt(1), 1).is_cached
+
+
+def test_cached_prompts_take_no_room_from_frames_that_was_not_set_aside():
+    memory = FrameMemory(N_SLOTS, 7, make_policy("fifo"), prompt_slots=96)
+    for value in range(8):
+        memory.instruct(prompt(value), value)
+        memory.prompt_written()
+        fill(memory, 5)
+        assert len(memory.frames) == memory.capacity_frames == 3
+
+
+def test_frames_that_are_kept_stand_behind_the_new_prompt_in_their_own_slots():
+    memory = FrameMemory(N_SLOTS, 7, make_policy("fifo"), keeps_frames=True)
+    memory.instruct(prompt(1, n=10), 0)
+    fill(memory, 3)
+    blocks = memory.context_slots()[10:].tolist()
+    new = memory.instruct(prompt(2, n=20), 4)
+    assert memory.context_slots().tolist() == new.slots.tolist() + blocks
+    assert [frame.meta.index for frame in memory.frames] == [1, 2, 3]
+
+
+def test_a_longer_prompt_has_frames_evicted_by_the_policy_and_journalled():
+    memory = FrameMemory(N_SLOTS, 7, make_policy("fifo"), keeps_frames=True)
+    memory.instruct(prompt(1, n=10), 0)
+    fill(memory, 5)
+    new = memory.instruct(prompt(2, n=90), 6)
+    assert [(line.tick, line.frame.index) for line in new.evicted] == [(6, 1), (6, 2)]
+    assert list(memory.journal) == new.evicted
+
+
+def test_prompt_slots_that_leave_no_frame_are_refused():
+    with pytest.raises(MemoryTooSmall, match=r"memory.prompt_slots is 161"):
+        FrameMemory(N_SLOTS, 7, make_policy("fifo"), prompt_slots=N_SLOTS - 39)
 
 
 @pytest.mark.parametrize("prompt", [*range(0, 36), 63, 64, 65, 95, 96, 97, 159, 160])

@@ -99,32 +99,41 @@ class StubDecoder:
 
 
 class StubEngine:
-    def _pass(self, decoder, work, result):
-        decoder.done.append("pass")
+    def __init__(self):
+        self._decoder = StubDecoder()
+
+    def _launch(self, work):
+        self._decoder.done.append("pass")
+
+    def _tell(self, work, told):
+        pass
 
 
 def test_in_the_cuda_engine_a_fault_comes_right_before_one_pass_in_its_own_context():
-    engine, decoder, wanted = StubEngine(), StubDecoder(), Wanted()
+    engine, wanted = StubEngine(), Wanted()
     plant_in_cuda(engine, wanted)
     work = FrameWork(1, None, None, None)
     for number in (None, NAN, CUDA, None):
         if number is not None:
             signal.raise_signal(number)
-        engine._pass(decoder, work, None)
+        engine._launch(work)
+        engine._tell(work, None)
     filled = ("fill", 4096, 0xFF, 4), "synchronize"
-    assert decoder.done == ["pass", *filled, "pass", (b"store_nowhere", 7), "pass", "pass"]
+    assert engine._decoder.done == ["pass", *filled, "pass", (b"store_nowhere", 7), "pass", "pass"]
     assert np.isnan(np.frombuffer(b"\xff" * 4, np.float32)[0])
 
 
 def test_in_the_cuda_engine_a_slow_pass_is_launched_at_its_deadline_at_the_latest(monkeypatch):
-    engine, decoder, wanted = StubEngine(), StubDecoder(), Wanted()
+    engine, wanted = StubEngine(), Wanted()
     slept_s = []
     monkeypatch.setattr(fault_engine.time, "sleep", slept_s.append)
     monkeypatch.setattr(fault_engine.time, "monotonic_ns", lambda: 1_000 * MS)
     plant_in_cuda(engine, wanted)
     signal.raise_signal(SLOW)
     for deadline_ms in (0, 1_025, 1_500, 900):
-        engine._pass(decoder, FrameWork(1, None, None, None, deadline_ms * MS), None)
+        work = FrameWork(1, None, None, None, deadline_ms * MS)
+        engine._launch(work)
+        engine._tell(work, None)
     assert slept_s == [0.04, 0.025, 0.04, 0.0]
 
 

@@ -78,6 +78,18 @@ def test_the_deployed_memory_retains_a_cue_and_holds_it_until_the_arm_has_gone_t
     assert n_beside_the_frame_at_hand * stride >= 30 * (1 + 20 + 2)
 
 
+def test_going_back_to_a_cached_instruction_acts_at_once():
+    deployment = {"engine.model": "tiny", "memory.slots": 512, "memory.prompt_slots": 256}
+    actor = ModelActor(DEPLOYMENT | deployment)
+    frame = np.zeros((64, 128, 3), np.uint8)
+    holds = []
+    for tick, instruction in enumerate(["lift", "lift", "lower", "lift", "lower"]):
+        action = actor.act(SimpleNamespace(frame=frame, instruction=instruction, tick=tick))
+        holds.append(np.array_equal(action, HOLD, equal_nan=True))
+    actor.close()
+    assert holds == [True, False, True, False, False]
+
+
 @pytest.mark.parametrize("policy", ["novelty", "value_norm"])
 def test_policies_with_an_embedding_or_signals_of_their_own_forget_here_too(policy):
     deployment = {"engine.model": "tiny", "memory.slots": 256, "memory.stride_ticks": 2}

@@ -195,7 +195,8 @@ class Controller:
                     self.planner.reset()
                 case Instruction():
                     self._instruction = event
-                    self._refill_prompt()
+                    if self._fault is None:
+                        self._work.instruct(event, record)
                 case ResetMemory():
                     self._refill_prompt()
                 case ClockJump():

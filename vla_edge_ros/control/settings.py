@@ -107,6 +107,8 @@ def frame_memory(parameters: Parameters, action_tokens: int, embedding_size: int
         make_policy(parameters["memory.policy"], parameters["memory.window_frames"]),
         embedding_size,
         parameters["memory.stride_ticks"],
+        parameters["memory.prompt_slots"],
+        parameters["memory.on_instruction"] == "keep",
     )
 
 

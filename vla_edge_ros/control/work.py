@@ -15,7 +15,7 @@ from vla_edge_ros.engine.interface import (
     WorkResult,
     WorkStatus,
 )
-from vla_edge_ros.memory.frame_memory import FrameMemory
+from vla_edge_ros.memory.frame_memory import Evicted, FrameMemory, NewPrompt
 from vla_edge_ros.perception.frame_log import FrameLog
 
 _GRACE_NS = 100_000_000
@@ -69,8 +69,7 @@ class WorkInFlight:
         self._late: WorkResult | None = None
         self._n_submitted = 0
         self._epoch = 0
-        self._prompt_tokens: np.ndarray | None = None
-        self._prompt_slots: np.ndarray | None = None
+        self._prompt: NewPrompt | None = None
         self._prompt_is_filled = False
 
     def engine_replaced(self) -> None:
@@ -80,34 +79,47 @@ class WorkInFlight:
 
     def refill(self, instruction: Instruction) -> None:
         """Forget every frame and have the prompt written again; work in flight belongs to the past."""
+        self._memory.set_prompt(0)
+        self._take_prompt(self._memory.instruct(instruction.tokens, 0))
+
+    def instruct(self, instruction: Instruction, record: TickRecord) -> None:
+        """Have another prompt, with what memory keeps; work in flight belongs to the past."""
+        prompt = self._memory.instruct(instruction.tokens, record.tick)
+        self._forget(prompt.evicted, record)
+        self._take_prompt(prompt)
+
+    def _take_prompt(self, prompt: NewPrompt) -> None:
         self._epoch += 1
         self._late = None
-        self._prompt_tokens = instruction.tokens
-        self._prompt_slots = self._memory.set_prompt(len(instruction.tokens))
-        self._prompt_is_filled = False
+        self._prompt = prompt
+        self._prompt_is_filled = prompt.is_cached
 
     def why_busy(self) -> str | None:
         """Why no pass can be begun now, in one line; None where one can."""
         if self._job is not None:
             return f"an earlier {self._job.kind} still runs"
-        return "no instruction has arrived" if self._prompt_slots is None else None
+        return "no instruction has arrived" if self._prompt is None else None
 
     def fill_prompt(self, now_ns: int) -> None:
         """Submit the prompt where it has to be written and the engine is free for it."""
-        if self._job is not None or self._prompt_slots is None or self._prompt_is_filled:
+        prompt = self._prompt
+        if self._job is not None or prompt is None or self._prompt_is_filled:
             return
-        work = PromptWork(self._next_id(), self._prompt_tokens, self._prompt_slots)
+        work = PromptWork(self._next_id(), prompt.tokens, prompt.slots, prompt.context_slots)
         patience = max(1, len(work.tokens))
         self._submit(work, _Job(work.work_id, "prompt", now_ns, self._epoch, now_ns, patience))
 
     def begin_pass(self, record: TickRecord, now_ns: int, deadline_ns: int) -> None:
         """Make room by the eviction policy and start a pass over what is then retained."""
         memory = self._memory
-        for evicted in memory.make_room(record.tick):
-            self._engine.evict(evicted.slots)
-            record.journal.append(evicted.to_json())
+        self._forget(memory.make_room(record.tick), record)
         work = FrameWork(
-            self._next_id(), memory.context_slots(), memory.frame_slots, memory.action_slots, deadline_ns
+            self._next_id(),
+            memory.context_slots(),
+            memory.frame_slots,
+            memory.action_slots,
+            deadline_ns,
+            memory.prompt_tokens,
         )
         record.submitted_work = work.work_id
         self._submit(work, _Job(work.work_id, "frame", now_ns, self._epoch, deadline_ns))
@@ -124,6 +136,11 @@ class WorkInFlight:
         if result is not None and result.finished_ns > cutoff_ns:
             self._late, result = result, None
         return result
+
+    def _forget(self, evicted: list[Evicted], record: TickRecord) -> None:
+        for line in evicted:
+            self._engine.evict(line.slots)
+            record.journal.append(line.to_json())
 
     def _next_id(self) -> int:
         self._n_submitted += 1
@@ -169,6 +186,7 @@ class WorkInFlight:
             return None
         if job.kind == "prompt":
             self._prompt_is_filled = True
+            self._memory.prompt_written()
             return None
         if result.status is WorkStatus.DONE:
             # A late result is used in a tick that may collect another one into the same arrays.

@@ -89,11 +89,17 @@ def total_bytes(account: dict[str, int]) -> int:
 
 @dataclass(slots=True)
 class PromptWork:
-    """Fill the prompt in: `tokens` (P,) int32 go to `slots` (P,) int32, at ranks 0..P-1."""
+    """Fill the prompt in: `tokens` (P,) int32 go to `slots` (P,) int32, at the ranks behind `context_slots`.
+
+    context_slots: (n,) int32, in rank order, the prompt's first n tokens where the cache holds them from an
+        earlier prompt that began alike. Engines write pieces of `FRAME_TOKENS`, so that the bits are those of
+        a prompt filled in whole where n is a multiple of that.
+    """
 
     work_id: int
     tokens: np.ndarray
     slots: np.ndarray
+    context_slots: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int32))
 
 
 @dataclass(slots=True)
@@ -107,6 +113,7 @@ class FrameWork:
         before prefill, before every decode step, and after layers where that costs nothing) the engine
         stops if the work that remains has been seen to need more than the time that is left; see `Pace`.
         What it does not foresee may still end late: that is DONE, and `finished_ns` says when.
+    prompt_tokens: how many of the context's first slots are the prompt's; for `EngineSpec.gives_signals`.
     """
 
     work_id: int
@@ -114,6 +121,7 @@ class FrameWork:
     frame_slots: np.ndarray
     action_slots: np.ndarray
     deadline_ns: int = 0
+    prompt_tokens: int = 0
 
 
 class WorkStatus(Enum):

@@ -32,7 +32,8 @@ MAX_STEPS = 16
 
 _HEADER = struct.Struct("=4H 4I Q 14q")
 # kind, status, arrays present, steps done; four counts; work id; of a result: frame index, stamp, capture,
-# receipt; copy, vision, prefill, decode; the same, remaining; started, finished; of a frame's work: deadline
+# receipt; copy, vision, prefill, decode; the same, remaining; started, finished; of a frame's work: deadline,
+# prompt tokens
 _MIN_PAYLOAD_BYTES = 68 * 1024
 _NO_TIMES = (0,) * 14
 _TOKENS, _TOP_PROBABILITY, _ENTROPY, _EMBEDDING, _SIGNALS = 1, 2, 4, 8, 16
@@ -155,14 +156,14 @@ class Mailbox:
 
     def _encode_order(self, work: PromptWork | FrameWork, evicted: np.ndarray) -> int:
         if isinstance(work, FrameWork):
-            kind, deadline_ns = Kind.FRAME, work.deadline_ns
+            kind, deadline_ns, prompt_tokens = Kind.FRAME, work.deadline_ns, work.prompt_tokens
             arrays = work.context_slots, work.frame_slots, work.action_slots, evicted
         else:
-            kind, deadline_ns = Kind.PROMPT, 0
-            arrays = work.tokens, work.slots, _NO_SLOTS, evicted
+            kind, deadline_ns, prompt_tokens = Kind.PROMPT, 0, 0
+            arrays = work.tokens, work.slots, work.context_slots, evicted
         counts = [len(array) for array in arrays]
         self._check_fits(4 * sum(counts), kind)
-        times = deadline_ns, *_NO_TIMES[1:]
+        times = deadline_ns, prompt_tokens, *_NO_TIMES[2:]
         _HEADER.pack_into(self._send_buffer, 0, kind, 0, 0, 0, *counts, work.work_id, *times)
         offset = 0
         for array, count in zip(arrays, counts, strict=True):
@@ -255,8 +256,9 @@ class Mailbox:
             offset += count
         *given, evicted = arrays
         if kind is Kind.FRAME:
-            return Order(FrameWork(work_id, *given, deadline_ns=times[0]), evicted)
-        return Order(PromptWork(work_id, *given[:2]), evicted)
+            work = FrameWork(work_id, *given, deadline_ns=times[0], prompt_tokens=times[1])
+            return Order(work, evicted)
+        return Order(PromptWork(work_id, *given), evicted)
 
     def _decode_result(self, size, status, present, steps_done, counts, work_id, times) -> WorkResult:
         steps, action_tokens, embedding_size, _ = counts

@@ -58,7 +58,6 @@ class NumpyEngine:
         self._vision: PatchEmbedding | None = None
         self._pixels = np.zeros((FRAME_HEIGHT, FRAME_WIDTH, 3), np.uint8)
         self._token = np.zeros(1, np.intp)
-        self._prompt_tokens = 0
         self._pace = Pace()
         self._result: WorkResult | None = None
         self._failure = ""
@@ -139,8 +138,8 @@ class NumpyEngine:
 
     def _fill_prompt(self, work: PromptWork) -> None:
         decoder = self.decoder
-        self._prompt_tokens = len(work.tokens)
-        decoder.start(work.slots[:0])
+        decoder.count_attention(0, None)
+        decoder.start(work.context_slots)
         for first in range(0, len(work.tokens), decoder.max_tokens):
             chunk = slice(first, first + decoder.max_tokens)
             decoder.extend(decoder.embed_tokens(work.tokens[chunk]), work.slots[chunk])
@@ -170,7 +169,7 @@ class NumpyEngine:
         countdown.part_ended(now_ns())
         countdown.look(now_ns())
         decoder.start(work.context_slots)
-        attention = self._count_attention(len(work.context_slots))
+        attention = self._count_attention(work)
         decoder.extend(states, work.frame_slots, layer_ended)
         if self._spec.embedding == "key_summary":
             result.embedding = key_summary(decoder.cached_keys[0, work.frame_slots])
@@ -192,11 +191,11 @@ class NumpyEngine:
             by_action = (attention - by_frame).astype(np.float32)
             result.signals = PassSignals(by_frame, by_action, float(np.linalg.norm(values, axis=2).mean()))
 
-    def _count_attention(self, n_context: int) -> np.ndarray:
+    def _count_attention(self, work: FrameWork) -> np.ndarray:
         """(n,) float64, where the decoder counts attention to each retained frame, if it does."""
-        n_frames = (n_context - self._prompt_tokens) // FRAME_TOKENS if self._spec.gives_signals else 0
-        attention = np.zeros(max(0, n_frames))
-        self.decoder.count_attention(self._prompt_tokens, attention if len(attention) else None)
+        n_frames = (len(work.context_slots) - work.prompt_tokens) // FRAME_TOKENS
+        attention = np.zeros(n_frames if self._spec.gives_signals else 0)
+        self.decoder.count_attention(work.prompt_tokens, attention if len(attention) else None)
         return attention
 
     def _decode(
@@ -217,11 +216,19 @@ class NumpyEngine:
         if isinstance(work, PromptWork):
             self._check_range("prompt token", work.tokens, self.decoder.config.vocab_size)
             self._check_slots("prompt", work.slots, len(work.tokens))
+            self._check_slots("context", work.context_slots, len(work.context_slots))
+            self._check_ranks(len(work.context_slots) + len(work.tokens))
             return
         self._check_slots("context", work.context_slots, len(work.context_slots))
         self._check_slots("frame", work.frame_slots, FRAME_TOKENS)
         self._check_slots("action", work.action_slots, self._spec.action_tokens)
-        n_ranks = len(work.context_slots) + FRAME_TOKENS + self._spec.action_tokens
+        if not 0 <= work.prompt_tokens <= len(work.context_slots):
+            raise ValueError(
+                f"{work.prompt_tokens} prompt tokens stand in {len(work.context_slots)} context slots"
+            )
+        self._check_ranks(len(work.context_slots) + FRAME_TOKENS + self._spec.action_tokens)
+
+    def _check_ranks(self, n_ranks: int) -> None:
         if n_ranks > self._spec.n_slots:
             raise ValueError(f"a sequence of {n_ranks} tokens does not fit in {self._spec.n_slots} slots")
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from vla_edge_ros.memory.eviction_policy import EvictionPolicy
+from vla_edge_ros.memory.prompt_tree import PromptTree
 from vla_edge_ros.memory.signals import PassSignals
 from vla_edge_ros.memory.slots import FRAME_TOKENS, MAX_ACTION_TOKENS, MemoryTooSmall, SlotPool
 from vla_edge_ros.perception.frame import FrameMeta
@@ -42,6 +43,26 @@ class Evicted:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class NewPrompt:
+    """What another instruction makes the engine do: forget `evicted`, and write `tokens` to `slots`.
+
+    context_slots: (n,) int32, the prompt's first n tokens, in rank order, which the cache holds already.
+    tokens, slots: (P - n,) int32, the others.
+    evicted: the frames that it had no room for; those that a prompt makes void are not among them.
+    """
+
+    context_slots: np.ndarray
+    tokens: np.ndarray
+    slots: np.ndarray
+    evicted: list[Evicted]
+
+    @property
+    def is_cached(self) -> bool:
+        """Whether the cache holds it whole; an engine is told of an empty prompt as of one to be written."""
+        return len(self.tokens) == 0 < len(self.context_slots)
+
+
 class FrameMemory:
     """Slots, retained frames and their eviction; the engine holds the arrays and obeys these lists.
 
@@ -49,12 +70,19 @@ class FrameMemory:
     and `action_slots`, and `retain` the frame if it succeeded. If it did not, or if the frame lies between
     strides, nothing is retained and the same block serves the next pass.
 
+    Another instruction goes: `instruct`, tell the engine of the evicted slots, have it write what is missing,
+    and `prompt_written` when it has.
+
     n_slots: places of one token in the KV cache.
     action_tokens: A, from 1 to 8.
     stride_ticks: a frame is retained where its pass began so many ticks after that of the last retained one;
         those between are attended to by their own action tokens and freed with them.
     embedding_size: length of a frame's embedding; where it is None, the first retained frame fixes it.
-    Raises MemoryTooSmall when not even one frame fits without a prompt.
+    prompt_slots: set aside for prompts: those that are not in force any more stay there until others need the
+        room. 0: a prompt takes what it needs, and each is written anew.
+    keeps_frames: whether frames outlive a change of instruction. Their keys and values were computed under
+        the prompt before, in all layers but the first.
+    Raises MemoryTooSmall when not even one frame fits beside `prompt_slots`.
     """
 
     def __init__(
@@ -64,6 +92,8 @@ class FrameMemory:
         policy: EvictionPolicy,
         embedding_size: int | None = None,
         stride_ticks: int = 1,
+        prompt_slots: int = 0,
+        keeps_frames: bool = False,
     ):
         if not 1 <= action_tokens <= MAX_ACTION_TOKENS:
             raise ValueError(
@@ -74,12 +104,15 @@ class FrameMemory:
         self.policy = policy
         self.stride_ticks = stride_ticks
         self.n_slots = n_slots
+        self.prompt_slots = prompt_slots
+        self.keeps_frames = keeps_frames
+        self.prompt_tokens = 0
         self.capacity_frames = 0
         self.journal: deque[Evicted] = deque(maxlen=JOURNAL_LENGTH)
         self.frames: list[RetainedFrame] = []
         self._pool = SlotPool(n_slots)
+        self._tree = PromptTree(self._pool)
         self._context = np.zeros(n_slots, np.int32)
-        self._prompt_tokens = 0
         self._block = np.zeros(FRAME_TOKENS, np.int32)
         self._has_block = False
         self._reserved = np.zeros(MAX_ACTION_TOKENS, np.int32)
@@ -92,21 +125,43 @@ class FrameMemory:
         self.set_prompt(0)
 
     def set_prompt(self, n_tokens: int) -> np.ndarray:
-        """Forget everything and pin a prompt of P = `n_tokens`; returns its slots, (P,) int32 in rank order.
+        """Forget everything, as where the engine's cache is empty, and pin a prompt of P = `n_tokens`.
 
-        Capacity becomes floor((n_slots - P - 8) / 32) frames. Raises MemoryTooSmall, with nothing forgotten,
-        when that is below one frame.
+        Returns its slots, (P,) int32 in rank order. No later prompt is told to begin like this one. Raises
+        MemoryTooSmall, with nothing forgotten, as `instruct` does.
         """
-        self.capacity_frames = self._capacity(n_tokens)
-        self.frames.clear()
-        if self._embedding_size is not None:
-            self.policy.clear()
-        self._has_block = False
-        self._last_retained_tick = None
-        self._prompt_tokens = n_tokens
+        self._capacity(n_tokens)
+        self._forget_frames()
+        self._tree.forget()
         self._pool.reset()
         self._pool.take(self._reserved)
-        return self._pool.take(self._context[:n_tokens])
+        return self.instruct(np.zeros(n_tokens, np.int32), 0).slots
+
+    def instruct(self, tokens: np.ndarray, tick: int) -> NewPrompt:
+        """Pin another prompt, `tokens` (P,) int32, and forget the frames or those that have no room any more.
+
+        Capacity becomes floor((n_slots - max(P, prompt_slots) - 8) / 32) frames. Raises MemoryTooSmall, with
+        nothing forgotten, when that is below one frame.
+        """
+        self.capacity_frames = self._capacity(len(tokens))
+        if not self.keeps_frames:
+            self._forget_frames()
+        evicted = []
+        while len(self.frames) + self._has_block > self.capacity_frames:
+            victim = self.policy.choose_victim(len(self.frames), True)
+            evicted.append(self._evict(victim.place, tick, victim.reason))
+        self.journal.extend(evicted)
+        frame_slots = self._context[self.prompt_tokens : self._n_context].copy()
+        if not self.prompt_slots:
+            self._tree.forget()
+        slots, n_cached = self._tree.pin(tokens, max(len(tokens), self.prompt_slots))
+        self.prompt_tokens = len(tokens)
+        self._context[: self._n_context] = np.concatenate([slots, frame_slots])
+        return NewPrompt(slots[:n_cached], tokens[n_cached:], slots[n_cached:], evicted)
+
+    def prompt_written(self) -> None:
+        """The engine has written the prompt in force; what begins like it may use its slots from now on."""
+        self._tree.written()
 
     def make_room(self, tick: int) -> list[Evicted]:
         """Evict by policy until one more frame fits, and set its block aside as `frame_slots`."""
@@ -123,7 +178,7 @@ class FrameMemory:
     @property
     def context_tokens(self) -> int:
         """How many tokens the next pass attends to, before room is made for its frame."""
-        return self._prompt_tokens + FRAME_TOKENS * len(self.frames)
+        return self._n_context
 
     def context_slots(self) -> np.ndarray:
         """(n,) int32, a view in rank order: the prompt's slots, then the retained frames', oldest first."""
@@ -147,7 +202,7 @@ class FrameMemory:
 
         embedding: (embedding_size,) float32. signals: what the pass paid attention to among the frames that
         were there before, from an engine that tells; the policy hears those of passes that are kept. Returns
-        whether the frame was kept; the first one after a prompt always is. Raises RuntimeError before
+        whether the frame was kept; the first one of a new memory always is. Raises RuntimeError before
         `make_room`, ValueError for an embedding of another size or with values that are not finite; nothing
         is retained then.
         """
@@ -167,18 +222,35 @@ class FrameMemory:
 
     @property
     def _n_context(self) -> int:
-        return self._prompt_tokens + FRAME_TOKENS * len(self.frames)
+        return self.prompt_tokens + FRAME_TOKENS * len(self.frames)
 
     @property
     def _is_full(self) -> bool:
-        return not self._has_block and self._pool.n_free < FRAME_TOKENS
+        return not self._has_block and len(self.frames) >= self.capacity_frames
+
+    def _forget_frames(self) -> None:
+        self._pool.give_back(self._context[self.prompt_tokens : self._n_context])
+        if self._has_block:
+            self._pool.give_back(self._block)
+            self._has_block = False
+        self.frames.clear()
+        if self._embedding_size is not None:
+            self.policy.clear()
+        self._last_retained_tick = None
 
     def _capacity(self, prompt_tokens: int) -> int:
         if prompt_tokens < 0:
             raise ValueError(f"a prompt has {prompt_tokens} tokens; it has 0 or more")
-        capacity = (self.n_slots - prompt_tokens - MAX_ACTION_TOKENS) // FRAME_TOKENS
+        for_prompts = max(prompt_tokens, self.prompt_slots)
+        capacity = (self.n_slots - for_prompts - MAX_ACTION_TOKENS) // FRAME_TOKENS
         if capacity >= 1:
             return capacity
+        if self.prompt_slots > prompt_tokens:
+            raise MemoryTooSmall(
+                f"memory.prompt_slots is {self.prompt_slots}, one frame needs {FRAME_TOKENS} and the action "
+                f"tokens {MAX_ACTION_TOKENS}, and the KV cache has {self.n_slots}: lower it or raise "
+                "memory.slots"
+            )
         needed = prompt_tokens + FRAME_TOKENS + MAX_ACTION_TOKENS
         raise MemoryTooSmall(
             f"a prompt of {prompt_tokens} tokens, one frame ({FRAME_TOKENS}) and the action tokens "
@@ -188,7 +260,7 @@ class FrameMemory:
 
     def _evict(self, place: int, tick: int, reason: str) -> Evicted:
         frame = self.frames.pop(place)
-        start = self._prompt_tokens + FRAME_TOKENS * place
+        start = self.prompt_tokens + FRAME_TOKENS * place
         slots = self._context[start : start + FRAME_TOKENS].copy()
         end = self._n_context + FRAME_TOKENS
         self._context[start : end - FRAME_TOKENS] = self._context[start + FRAME_TOKENS : end]

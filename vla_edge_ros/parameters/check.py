@@ -108,7 +108,8 @@ def _combinations(values: Mapping[str, Value]) -> list[tuple[bool, str]]:
     margin, lead, ttl = values["control.margin_ms"], values["actions.min_lead_ms"], values["actions.ttl_ms"]
     foreign, age = values["camera.foreign_clock_ms"], values["camera.max_age_ms"]
     window, slots = values["memory.window_frames"], values["memory.slots"]
-    frames = (slots - MAX_ACTION_TOKENS) // FRAME_TOKENS
+    prompts = values["memory.prompt_slots"]
+    frames = (slots - prompts - MAX_ACTION_TOKENS) // FRAME_TOKENS
     return [
         (
             deadline <= period,
@@ -135,6 +136,11 @@ def _combinations(values: Mapping[str, Value]) -> list[tuple[bool, str]]:
             foreign > age,
             f"camera.foreign_clock_ms is {foreign:g} and camera.max_age_ms is {age:g}: the first must be "
             "larger, or a stale frame passes for one of a foreign clock",
+        ),
+        (
+            frames >= 1,
+            f"memory.prompt_slots is {prompts} and memory.slots is {slots}: one frame and the action tokens "
+            f"need {FRAME_TOKENS + MAX_ACTION_TOKENS} beside, lower the first or raise the second",
         ),
         (
             values["memory.policy"] != "sliding_window" or window <= frames,

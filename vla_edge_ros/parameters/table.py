@@ -222,6 +222,24 @@ MEMORY = (
         maximum=4096,
     ),
     Parameter(
+        "memory.prompt_slots",
+        0,
+        "Slots set aside for prompts, so that going back to an earlier instruction fills nothing in: prompts "
+        "that are not in force any more stay there, the least recent ones give way. Frames have the others, "
+        "whatever the instruction. 0: only the prompt in force has slots, and each is filled in whole.",
+        unit="tokens",
+        minimum=0,
+        maximum=4056,
+    ),
+    Parameter(
+        "memory.on_instruction",
+        "reset",
+        "What becomes of the retained frames when the instruction changes. `reset`: they are forgotten. "
+        "`keep`: they stay, as they were seen under the instruction before, which is an approximation "
+        "(docs/forgetting.md).",
+        allowed=("reset", "keep"),
+    ),
+    Parameter(
         "memory.budget_bytes",
         8_000_000_000,
         "Weights, KV cache and workspace must fit into this, or configuring fails and says by how much.",

@@ -23,8 +23,8 @@ _AT_ONCE = 1 << 62
 
 
 class ModelActor:
-    """Acts as the node does where every pass is in time: a tick fills a new prompt in and holds, the next
-    ones decode an action each.
+    """Acts as the node does where every pass is in time: a tick fills a new prompt in and holds, the others
+    decode an action each.
 
     parameters: of the edge node; what is left out has its default.
     Raises EngineError where the engine cannot be configured.
@@ -45,17 +45,26 @@ class ModelActor:
         self.begin()
 
     def begin(self) -> None:
+        self.memory.set_prompt(0)
         self._prompter = settings.Prompter(self._values)
 
     def act(self, observation: Observation) -> np.ndarray:
         instruction = self._prompter.changed_to(observation.instruction)
-        if instruction is not None:
-            slots = self.memory.set_prompt(len(instruction.tokens))
-            self._run(PromptWork(self._next_id(), instruction.tokens, slots))
+        if instruction is not None and not self._has_prompt(instruction.tokens, observation.tick):
             return HOLD
         result = self.run_pass(observation)
         normalised = detokenise(result.tokens[0], self._info.vocabulary_size)
         return self._policy.statistics.unnormalise(normalised)
+
+    def _has_prompt(self, tokens: np.ndarray, tick: int) -> bool:
+        """Whether the cache held the prompt; where it did not, it is filled in now."""
+        prompt = self.memory.instruct(tokens, tick)
+        for evicted in prompt.evicted:
+            self._engine.evict(evicted.slots)
+        if not prompt.is_cached:
+            self._run(PromptWork(self._next_id(), prompt.tokens, prompt.slots, prompt.context_slots))
+            self.memory.prompt_written()
+        return prompt.is_cached
 
     def run_pass(self, observation: Observation) -> WorkResult:
         """Have the engine see the observation's frame, and retain it if it is due."""
@@ -66,7 +75,13 @@ class ModelActor:
         for evicted in self.memory.make_room(tick):
             self._engine.evict(evicted.slots)
         memory = self.memory
-        work = FrameWork(self._next_id(), memory.context_slots(), memory.frame_slots, memory.action_slots)
+        work = FrameWork(
+            self._next_id(),
+            memory.context_slots(),
+            memory.frame_slots,
+            memory.action_slots,
+            prompt_tokens=memory.prompt_tokens,
+        )
         result = self._run(work)
         memory.retain(result.frame, embedding_of(result, self._signatures), tick, result.signals)
         return result

@@ -38,6 +38,8 @@ _NOT_KNOWN = (0, 0, 0)
 _NOT_READY = 600
 """CUDA_ERROR_NOT_READY: the answer to a query, and no error."""
 
+_NO_SLOTS = np.zeros(0, np.int32)
+
 _PIXELS_OFFSETS_WORD = 32
 _PIXELS_OFFSET = 4096
 
@@ -209,8 +211,10 @@ class CudaDecoder:
         self.finish()
         self.poison()
 
-    def fill_prompt(self, tokens: np.ndarray, slots: np.ndarray) -> None:
-        """Write keys and values of `tokens` (P,) at ranks 0..P-1 to `slots` (P,), and wait."""
+    def fill_prompt(
+        self, tokens: np.ndarray, slots: np.ndarray, context_slots: np.ndarray = _NO_SLOTS
+    ) -> None:
+        """Write keys and values of `tokens` (P,) to `slots` (P,), ranked behind `context_slots`, and wait."""
         for first in range(0, len(tokens), FRAME_TOKENS):
             piece = slice(first, first + FRAME_TOKENS)
             rows = np.zeros((FRAME_TOKENS, self.config.hidden_size), np.float32)
@@ -219,7 +223,8 @@ class CudaDecoder:
             rows = bf16_bits(rows)
             copy = self.device.driver.cuMemcpyHtoDAsync
             check(copy(self.arena["prompt_rows"], rows.ctypes.data, rows.nbytes, self.stream))
-            self.begin(slots[:first], slots[piece], n_steps=0, is_frame=False)
+            before = np.concatenate([context_slots, slots[:first]])
+            self.begin(before, slots[piece], n_steps=0, is_frame=False)
             self.finish()
 
     def begin(

@@ -112,7 +112,13 @@ class CudaEngine:
 
     def _check_slots(self, work: PromptWork | FrameWork) -> None:
         if isinstance(work, PromptWork):
-            lists = {"prompt": (work.slots, len(work.tokens))}
+            lists = {
+                "prompt": (work.slots, len(work.tokens)),
+                "context": (work.context_slots, len(work.context_slots)),
+            }
+            n_ranks = len(work.context_slots) + len(work.tokens)
+            if n_ranks > self._spec.n_slots:
+                raise ValueError(f"a prompt of {n_ranks} tokens: there are {self._spec.n_slots} slots")
         else:
             lists = {
                 "frame": (work.frame_slots, FRAME_TOKENS),
@@ -188,7 +194,7 @@ class CudaEngine:
 
     def _begin(self, work: PromptWork | FrameWork) -> None:
         if isinstance(work, PromptWork):
-            self._decoder.fill_prompt(work.tokens, work.slots)
+            self._decoder.fill_prompt(work.tokens, work.slots, work.context_slots)
             self._result.stages.prefill_ns = time.monotonic_ns() - self._result.started_ns
         else:
             self._attempts_left = _MAX_ATTEMPTS
