@@ -226,6 +226,7 @@ class EdgeNode(LifecycleNode):
         )
         self._thumbnails = FrameLog(thumbnail, THUMBNAIL_SHAPE, np.uint8)
         self._signatures = settings.signature_log(values)
+        self._pictures = settings.picture_log(values)
         self._controller = settings.build_controller(
             values,
             policy,
@@ -235,6 +236,7 @@ class EdgeNode(LifecycleNode):
             self._frames,
             self._supervisor.replace,
             self._signatures,
+            self._pictures,
         )
         for warning in self._controller.planner.warnings:
             self.get_logger().warning(warning)
@@ -263,7 +265,7 @@ class EdgeNode(LifecycleNode):
             settings.resizer(values),
             settings.stamp_watch(values),
             self.resolve_topic_name("image"),
-            [log for log in (self._thumbnails, self._signatures) if log is not None],
+            [log for log in (self._thumbnails, self._signatures, self._pictures) if log is not None],
         )
         image_type = CompressedImage if values["camera.is_compressed"] else Image
         newest = QoSProfile(depth=1, reliability=qos_profile_sensor_data.reliability)

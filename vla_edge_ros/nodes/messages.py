@@ -11,6 +11,7 @@ from rclpy.serialization import deserialize_message, serialize_message
 
 from vla_edge_ros.actions.messages import GroupCommand, GroupTrajectory
 from vla_edge_ros.control.decision import Decision
+from vla_edge_ros.control.ladder import PRICED
 from vla_edge_ros.control.latency_model import PASS_STAGES
 from vla_edge_ros.control.promise import Rates
 from vla_edge_ros.control.record import TickRecord
@@ -72,7 +73,7 @@ class TickMessage:
 
     def _figures(self, record: TickRecord) -> dict[str, object]:
         own = record.own_pass
-        predicted = record.predicted_by_stage or {}
+        predicted, prices = record.predicted_by_stage or {}, record.prices_ns or {}
         return {
             "tick": record.tick,
             "decision": record.decision,
@@ -86,6 +87,9 @@ class TickMessage:
             "predicted_ms": _ms(record.predicted_ns),
             "allowance_ms": _ms(record.allowance_ns),
             **{f"predicted_{stage}_ms": _ms(predicted.get(stage)) for stage in PASS_STAGES},
+            "step": record.step,
+            "forgotten_frames": record.forgotten_frames,
+            **{f"price_{step.value}_ms": _ms(prices.get(step.value)) for step in PRICED},
             "pass_ms": _ms(own and own.total_ns),
             **{f"{stage}_ms": _ms(own and getattr(own.stages, f"{stage}_ns")) for stage in STAGES},
             "retained_frames": record.retained_frames,
