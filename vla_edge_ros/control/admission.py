@@ -66,11 +66,11 @@ class Admission:
                 FRAME_TOKENS * n_forgotten,
             )
             verdicts[n_forgotten] = verdict
-            # A try is a whole pass, and comes after what fits by what was measured last.
-            return verdict.is_admitted and not (most and verdict.is_probe)
+            # What is forgotten stays forgotten: that takes a measurement that fits, not an aged one.
+            return verdict.is_admitted and not (n_forgotten and verdict.is_probe)
 
         most = most_to_forget(self._ladder, n_frames, self.refusals_in_a_row)
-        step, n_forgotten = choose(most, fits, lambda: verdicts[0].is_admitted, can_reuse)
+        step, n_forgotten = choose(most, fits, can_reuse)
         if n_forgotten:
             self._whole_tokens = max(self._whole_tokens, context_tokens)
         elif context_tokens >= self._whole_tokens:
@@ -101,9 +101,7 @@ class Admission:
 
     def observe(self, stages: StageTimes, total_ns: int) -> None:
         """Learn from the pass that was admitted last, in time or late; `total_ns` from submission to end."""
-        self._rule.observe(
-            stages, total_ns, self._context_tokens, self.config, self._is_shortened
-        )
+        self._rule.observe(stages, total_ns, self._context_tokens, self.config, self._is_shortened)
 
     def settle(self, is_miss: bool) -> None:
         """End a tick, of whatever decision; `is_miss`: it began a pass that was late, aborted or failed."""

@@ -52,22 +52,14 @@ def most_to_forget(config: LadderConfig, n_frames: int, n_refused: int) -> int:
     return max(0, min(config.forget_frames * (1 + n_refused), n_frames - config.least_frames))
 
 
-def choose(
-    most: int,
-    fits: Callable[[int], bool],
-    may_try: Callable[[], bool],
-    can_reuse: Callable[[], bool],
-) -> tuple[Step, int]:
+def choose(most: int, fits: Callable[[int], bool], can_reuse: Callable[[], bool]) -> tuple[Step, int]:
     """The cheapest step that fits, and how many frames are forgotten for it.
 
     most: of `most_to_forget`. fits: whether a pass can be begun once n frames are forgotten; of fewer frames
         it is never longer, so halving finds the smallest n, with 2 + log2(most) questions in all.
-    may_try: whether a whole pass is begun although none fits, lest refusals never end.
     """
     if fits(0):
         return Step.FULL, 0
     if most > 0 and fits(most):
         return Step.FEWER_FRAMES, 1 + bisect_left(range(1, most), True, key=fits)
-    if may_try():
-        return Step.FULL, 0
     return (Step.REUSE if can_reuse() else Step.HOLD), 0

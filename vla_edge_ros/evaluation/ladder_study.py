@@ -20,7 +20,7 @@ CAPACITY_FRAMES = 64
 SHARES = (0.2, 0.5, 0.8)
 """Of a pass at full memory, the time that goes with what it attends to. Of the NumPy engine's `tiny` it is
 0.47 at 1024 slots and 0.78 at 4096."""
-NAMES = ("spells_3000_150", "spells_600_60", "drift_ramp", "clustered", "slow_at_random", "steady")
+NAMES = ("spells_3000_150", "spells_600_60", "drift_ramp", "clustered", "slow_at_random")
 WITH = LadderConfig(forget_frames=4)
 
 
