@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from vla_edge_ros.control.conformal import ConformalRule
-from vla_edge_ros.control.ladder import LadderConfig, Step, choose, most_to_forget
+from vla_edge_ros.control.ladder import NO_STEPS, LadderConfig, Step, choose, most_to_forget
 from vla_edge_ros.control.mean_rules import EmaRule, FixedRule
 from vla_edge_ros.control.rule import AdmissionConfig, Rule, Verdict
 from vla_edge_ros.engine.interface import FRAME_TOKENS, StageTimes
@@ -26,7 +26,7 @@ class Admission:
     config: may be replaced at any time, but for `estimator`.
     """
 
-    def __init__(self, config: AdmissionConfig, ladder: LadderConfig = LadderConfig()) -> None:
+    def __init__(self, config: AdmissionConfig, ladder: LadderConfig = NO_STEPS) -> None:
         self.config = config
         self._ladder = ladder
         self._rule = RULES[config.estimator]()
@@ -120,7 +120,7 @@ class Admission:
 
 
 def _prices(verdicts: dict[int, Verdict], n_forgotten: int, step: Step) -> dict[str, int]:
-    """By step, of those that were looked at; forgetting is priced at its end where even that is not enough."""
+    """Of the steps looked at, by name; of forgetting at its end, where even that is not enough."""
     prices_ns = {Step.FULL.value: verdicts[0].price_ns}
     most = n_forgotten or max(verdicts)
     if most:

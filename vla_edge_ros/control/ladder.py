@@ -44,6 +44,10 @@ class LadderConfig:
     least_frames: int = 8
 
 
+NO_STEPS = LadderConfig()
+"""Nothing between a whole pass and a hold."""
+
+
 def most_to_forget(config: LadderConfig, n_frames: int, n_refused: int) -> int:
     """How many of `n_frames` may go now, after `n_refused` passes in a row that could not be begun.
 

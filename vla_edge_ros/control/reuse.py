@@ -33,7 +33,7 @@ class Reuse:
         self._tokens, self._cells, self._n_taken = tokens, self._pictures.of(frame_index), 0
 
     def holds_for(self, frame_index: int) -> bool:
-        """Whether frame `frame_index` shows the picture of the last pass, and it is not the turn of a new one.
+        """Whether frame `frame_index` shows the picture of the last pass, and another use of it is allowed.
 
         Compared with what the pass saw and not with the frame before: what creeps is seen.
         """

@@ -10,7 +10,7 @@ import sys
 from dataclasses import dataclass
 
 from vla_edge_ros.control.admission import Admission
-from vla_edge_ros.control.ladder import LadderConfig
+from vla_edge_ros.control.ladder import NO_STEPS, LadderConfig
 from vla_edge_ros.engine.interface import FRAME_TOKENS, StageTimes
 from vla_edge_ros.evaluation.admission_simulation import CUTOFF_NS, stages_of, until_cutoff
 from vla_edge_ros.evaluation.admission_study import TARGETS, config, ticks
@@ -72,10 +72,11 @@ def main(argv: list[str] | None = None) -> int:
         for share in SHARES:
             for target in TARGETS:
                 row = [f"{name:16} share {share:.1f} target {target:5.1%}"]
-                for ladder in (LadderConfig(), WITH):
+                for ladder in (NO_STEPS, WITH):
                     done = climb(Admission(config("conformal", target), ladder), trace, share)
+                    misses = done.misses / args.ticks / target
                     row.append(
-                        f"fresh {done.fresh / args.ticks:6.1%}, misses {done.misses / args.ticks / target:5.3f} x, "
+                        f"fresh {done.fresh / args.ticks:6.1%}, misses {misses:5.3f} x, "
                         f"{done.mean_frames:4.1f} frames, {done.forgotten:6d} forgotten"
                     )
                 print(" | ".join(row), flush=True)

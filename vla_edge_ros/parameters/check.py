@@ -147,8 +147,8 @@ def _combinations(values: Mapping[str, Value]) -> list[tuple[bool, str]]:
         ),
         (
             not forgets or estimator == "conformal",
-            f"ladder.forget_frames is {forgets} and admission.estimator is {estimator}, for which a pass over "
-            "fewer frames is no shorter: set ladder.forget_frames to 0 or the estimator to conformal",
+            f"ladder.forget_frames is {forgets} and admission.estimator is {estimator}, for which a pass "
+            "over fewer frames is no shorter: set ladder.forget_frames to 0 or the estimator to conformal",
         ),
         (
             not forgets or least < held,
