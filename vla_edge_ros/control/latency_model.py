@@ -45,10 +45,12 @@ class _Stage:
         if len(self._samples) == _WINDOW:
             self._samples.pop(0)
         self._samples.append((ns, context_tokens))
+        if is_shortened:
+            return
         self._n += 1
         usual_ns = _lower_median([sample_ns for sample_ns, _ in self._samples])
         off_tokens = context_tokens - self._mean_tokens
-        if self._n > _WINDOW and not is_shortened:
+        if self._n > _WINDOW:
             # Normalised least mean squares (Widrow and Hoff): a context that stands still teaches nothing.
             surprise_ns = usual_ns - self._mean_ns - self._slope * off_tokens
             scale = off_tokens * off_tokens + _SLOPE_SCALE_TOKENS * _SLOPE_SCALE_TOKENS
@@ -146,7 +148,8 @@ class LatencyModel:
     def observe(self, durations: dict[str, int], context_tokens: int, is_shortened: bool = False) -> None:
         """Learn from a pass that attended to `context_tokens`; `durations` as of `durations_by_stage`.
 
-        is_shortened: the context is short because the machine is slow, and would teach that short is slow.
+        is_shortened: the context is short because the machine is slow. That would teach that short is slow, so
+            level and spread alone are learned from it, and what holds in the long run stays as it was.
         """
         self._n += 1
         if self._n == 0:
