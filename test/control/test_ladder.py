@@ -131,6 +131,30 @@ def test_one_hiccup_forgets_nothing():
         assert not any(verdict.forgets_frames for verdict in verdicts)
 
 
+def test_a_slow_spell_with_a_short_memory_does_not_teach_that_short_is_slow():
+    machine = Machine(LADDER)
+    machine.run(10.0, 0.25, 200)
+    before = machine.gate._rule._model.predict(1300, 640)
+    for _ in range(4):
+        slow, _ = machine.run(18.0, 0.4, 60)
+        assert "F" * 20 in slow
+        machine.run(10.0, 0.25, 150)
+    after = machine.gate._rule._model.predict(1300, 640)
+    assert sum(after.values()) == pytest.approx(sum(before.values()), rel=0.05)
+
+
+@pytest.mark.parametrize("how", ["forget", "memory_emptied"])
+def test_a_memory_emptied_for_other_reasons_is_short_of_nothing_however_small_it_stays(how):
+    machine = Machine(LADDER)
+    machine.run(10.0, 0.25, 80)
+    machine.run(18.0, 0.4, 40)
+    assert machine.gate._is_shortened
+    getattr(machine.gate, how)()
+    machine.frames, machine.capacity = 0, 20
+    machine.run(10.0, 0.25, 30)
+    assert not machine.gate._is_shortened
+
+
 @settings(deadline=None, max_examples=30)
 @given(
     services=st.lists(

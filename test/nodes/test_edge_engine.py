@@ -135,12 +135,3 @@ def test_a_real_model_decides_remembers_and_forgets(robot):
     # floor((256 slots - 54 prompt bytes - 8) / 32)
     assert tick["retained_frames"] == "6"
     assert 0 < float(tick["top_probability"]) <= 1
-
-
-def test_a_deadline_that_no_pass_can_keep_fails_the_configuring_in_one_line(start_edge):
-    tight = {"control.deadline_ms": 2.0, "control.margin_ms": 1.95, "control.period_ms": 5.0}
-    robot = start_edge(parameters={"engine.backend": "numpy", "engine.model": "tiny"} | tight)
-    with pytest.raises(AssertionError):
-        robot.bring_to("inactive")
-    line = robot.until_logged("control.deadline_ms is 2")
-    assert "set it and control.period_ms above" in line

@@ -117,6 +117,11 @@ class Admission:
         """Start again without an estimate (another engine process)."""
         self._rule.forget()
         self.refusals_in_a_row = 0
+        self._whole_tokens = 0
+
+    def memory_emptied(self) -> None:
+        """Every frame is gone, and not for want of time: memory is short of nothing."""
+        self._whole_tokens = 0
 
 
 def _prices(verdicts: dict[int, Verdict], n_forgotten: int, step: Step) -> dict[str, int]:

@@ -148,8 +148,8 @@ class LatencyModel:
     def observe(self, durations: dict[str, int], context_tokens: int, is_shortened: bool = False) -> None:
         """Learn from a pass that attended to `context_tokens`; `durations` as of `durations_by_stage`.
 
-        is_shortened: the context is short because the machine is slow. That would teach that short is slow, so
-            level and spread alone are learned from it, and what holds in the long run stays as it was.
+        is_shortened: the context is short because the machine is slow, which would teach that short is slow:
+            level and spread alone are learned, and what holds in the long run stays as it was.
         """
         self._n += 1
         if self._n == 0:

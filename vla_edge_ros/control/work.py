@@ -92,6 +92,7 @@ class WorkInFlight:
         self._epoch += 1
         self._late = None
         self._forget_action()
+        self._admission.memory_emptied()
         self._prompt_tokens = instruction.tokens
         self._prompt_slots = self._memory.set_prompt(len(instruction.tokens))
         self._prompt_is_filled = False
