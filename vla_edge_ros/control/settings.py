@@ -131,7 +131,7 @@ def build_controller(
     frames: FrameBuffer,
     on_fault: Callable[[str], None],
     signatures: FrameLog | None,
-    pictures: FrameLog | None,
+    pictures: FrameLog | None = None,
 ) -> Controller:
     """A controller around an engine that is already configured.
 
