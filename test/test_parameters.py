@@ -172,6 +172,18 @@ def test_values_that_do_not_fit_together_are_refused():
     assert "at most 16 frames" in refusal_of_set(**fewer)
 
 
+def test_steps_of_the_ladder_that_could_never_be_taken_or_last_too_long_are_refused_with_what_works():
+    by_ema = refusal_of_set(ladder__forget_frames=4, admission__estimator="ema")
+    assert "set ladder.forget_frames to 0 or the estimator to conformal" in by_ema
+    full = refusal_of_set(ladder__forget_frames=4, ladder__least_frames=31)
+    assert "memory holds at most 31 frames" in full and "below 31" in full
+    window = {"memory__policy": "sliding_window", "memory__window_frames": 8}
+    assert "at most 8 frames" in refusal_of_set(ladder__forget_frames=1, **window)
+    assert "it must be at most 9" in refusal_of_set(ladder__reuse_ticks=10)
+    validate_all({"ladder.forget_frames": 4, "ladder.least_frames": 30, "ladder.reuse_ticks": 9})
+    validate_all({"ladder.least_frames": 127, "admission.estimator": "fixed"})
+
+
 def test_a_window_that_does_not_fit_matters_only_to_the_policy_that_uses_it():
     assert validate_all({"memory.window_frames": 127})["memory.window_frames"] == 127
 

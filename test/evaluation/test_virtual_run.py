@@ -428,6 +428,22 @@ def test_a_run_in_which_the_robot_moved_is_refused_with_the_reason(recorded_live
         again(replace(recorded_live, ticks=ticks))
 
 
+def test_a_run_that_took_steps_of_the_ladder_gives_them_again():
+    """Unlike passes of a busy machine, these are slow by what they attend to."""
+    ladder = {"ladder.forget_frames": 4, "ladder.least_frames": 1, "ladder.reuse_ticks": 3}
+    steps = {"ladder.unchanged_levels": 16.0, "admission.target_miss_rate": 0.05}
+    recorded = a_live_run(validate_all(SMALL | ladder | steps), 150)
+    taken = [tick["step"] for tick in recorded.ticks]
+    assert taken.count("reuse") > 3
+    document = run_document.summarise(recorded.ticks)
+    assert document["steps"]["reuse"] == taken.count("reuse")
+    with open_bag(SAMPLE) as bag:
+        replayed = replay_recorded(bag, SAMPLE_TOPIC, recorded.run["parameters"], recorded)
+    repeated = json.loads(json.dumps([record.to_json() for record in replayed.records]))
+    for name in ("step", "prices_ns", "forgotten_frames", "decision", "action", "journal"):
+        assert [tick[name] for tick in repeated] == [tick[name] for tick in recorded.ticks], name
+
+
 # Real recordings
 
 

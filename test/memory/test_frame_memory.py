@@ -83,6 +83,16 @@ class AnyUseOfMemory(RuleBasedStateMachine):
         with pytest.raises(MemoryTooSmall):
             self.memory.set_prompt(n_tokens)
 
+    @rule(n=st.integers(0, 9))
+    def forget_for_other_reasons_than_room(self, n):
+        newest, before = max(self.blocks, default=None), len(self.blocks)
+        lines = self.memory.forget(n, self.tick, "for time")
+        for line in lines:
+            assert line.reason == "for time"
+            assert self.blocks.pop(line.frame.index) == line.slots.tolist()
+        assert len(lines) == min(n, max(0, before - 1)), "the newest frame stays"
+        assert newest is None or newest in self.blocks
+
     @rule()
     def make_room(self):
         self.tick += 1

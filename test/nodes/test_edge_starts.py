@@ -50,3 +50,11 @@ def test_two_arms_live_in_namespaces_of_their_own(start_edge):
     assert "/left_arm/image" not in topics
     assert not any(name.startswith("/vla_edge_node") for name in topics)
     robot.until(lambda: "left_arm/vla_edge_node: camera" in robot.statuses)
+
+
+def test_a_deadline_that_no_pass_can_keep_fails_the_configuring_in_one_line(start_edge):
+    tight = {"control.deadline_ms": 2.0, "control.margin_ms": 1.95, "control.period_ms": 5.0}
+    robot = start_edge(parameters={"engine.backend": "numpy", "engine.model": "tiny"} | tight)
+    assert not robot.change("configure")
+    assert "set it and control.period_ms above" in robot.until_logged("control.deadline_ms is 2")
+    assert robot.state() == "unconfigured"

@@ -31,15 +31,24 @@ class ConformalRule:
         self._model = LatencyModel()
         self._patience = 1.0
 
-    def judge(self, budget_ns: int, context_tokens: int, n_refused: int, config: AdmissionConfig) -> Verdict:
+    def judge(
+        self,
+        budget_ns: int,
+        context_tokens: int,
+        n_refused: int,
+        config: AdmissionConfig,
+        fewer_tokens: int = 0,
+    ) -> Verdict:
         allowance_ns = round(self._account.misses * self._model.spread_ns)
-        predicted = self._model.predict(context_tokens)
+        predicted = self._model.predict(context_tokens, fewer_tokens)
         needed_ns = 0 if predicted is None else sum(predicted.values())
         fits = needed_ns + allowance_ns <= budget_ns or self._patience <= 0 <= budget_ns
         if self._account.is_full or not fits:
             why = _SPENT if self._account.is_full else want_of_time(needed_ns, allowance_ns, budget_ns)
             return Verdict(False, False, predicted, allowance_ns, why)
-        level_ns = self._model.level_ns(context_tokens) if predicted is not None and n_refused else 0.0
+        level_ns = 0.0
+        if predicted is not None and n_refused:
+            level_ns = self._model.level_ns(context_tokens, fewer_tokens)
         return Verdict(True, level_ns + allowance_ns > budget_ns, predicted, allowance_ns)
 
     def age(self, config: AdmissionConfig) -> None:
@@ -54,17 +63,28 @@ class ConformalRule:
             self._patience = 0.0
 
     def observe(
-        self, stages: StageTimes, total_ns: int, context_tokens: int, config: AdmissionConfig
+        self,
+        stages: StageTimes,
+        total_ns: int,
+        context_tokens: int,
+        config: AdmissionConfig,
+        is_shortened: bool = False,
     ) -> None:
         self._patience = 1.0
-        self._model.observe(durations_by_stage(stages, total_ns), context_tokens)
+        self._model.observe(durations_by_stage(stages, total_ns), context_tokens, is_shortened)
 
     def observe_aborted(
-        self, at_least: StageTimes, at_least_ns: int, context_tokens: int, config: AdmissionConfig
+        self,
+        at_least: StageTimes,
+        at_least_ns: int,
+        context_tokens: int,
+        config: AdmissionConfig,
+        is_shortened: bool = False,
     ) -> None:
         """Half as long again as the bound: nobody saw its end, and the bound is just past the deadline."""
         self._patience = 1.0
-        self._model.observe_bound(durations_by_stage(at_least, at_least_ns), _UNSEEN, context_tokens)
+        durations = durations_by_stage(at_least, at_least_ns)
+        self._model.observe_bound(durations, _UNSEEN, context_tokens, is_shortened)
 
     def settle(self, is_miss: bool, config: AdmissionConfig) -> None:
         self._account.settle(is_miss, config.target_miss_rate)

@@ -19,8 +19,10 @@ from vla_edge_ros.control.events import (
     ResetMemory,
     Retune,
 )
+from vla_edge_ros.control.ladder import Step
 from vla_edge_ros.control.promise import Promise
 from vla_edge_ros.control.record import TickRecord
+from vla_edge_ros.control.reuse import Reuse
 from vla_edge_ros.control.schedule import TickSchedule, TickTimes
 from vla_edge_ros.control.sink import Sink
 from vla_edge_ros.control.work import EngineFailed, WorkInFlight
@@ -31,6 +33,8 @@ from vla_edge_ros.perception.frame_buffer import FrameBuffer
 from vla_edge_ros.perception.frame_log import FrameLog
 
 Hold = tuple[Decision, str]
+
+_SAME_PICTURE = "no pass: the picture is still that of the last one, whose action stands"
 
 
 @dataclass(slots=True)
@@ -58,6 +62,7 @@ class Controller:
     on_fault: called from the tick thread with what happened, when the engine fails or a tick has a defect;
         whoever replaces the engine posts `EngineReplaced`. Until then the engine is not touched.
     signatures: what frames are compared by, in place of the engine's embeddings.
+    reuse: where the action of an unchanged picture may be used again.
     """
 
     def __init__(
@@ -72,6 +77,7 @@ class Controller:
         admission: Admission,
         on_fault: Callable[[str], None] = lambda error: None,
         signatures: FrameLog | None = None,
+        reuse: Reuse | None = None,
     ) -> None:
         self.config = config
         self.memory = memory
@@ -82,7 +88,7 @@ class Controller:
         self.decision_counts = dict.fromkeys(Decision, 0)
         self.last_record: TickRecord | None = None
         self._clock = clock
-        self._work = WorkInFlight(engine, clock, memory, admission, signatures)
+        self._work = WorkInFlight(engine, clock, memory, admission, signatures, reuse)
         self._info = info
         self._frames = frames
         self._on_fault = on_fault
@@ -157,7 +163,9 @@ class Controller:
             self._work.fill_prompt(record.started_ns)
         hold = self._hold_before_work(record, record.started_ns, times)
         result = None
-        if hold is None:
+        if hold is None and record.step is Step.REUSE:
+            result = self._work.reuse(record)
+        elif hold is None:
             self._work.begin_pass(record, record.started_ns, self._deadline_ns(record, times))
             result = self._result_of(self._work.await_pass, record, times.cutoff_ns)
         record.decision, record.reason = self._decide(record, times, hold, result, overdue)
@@ -277,12 +285,21 @@ class Controller:
             )
         if (busy := self._work.why_busy()) is not None:
             return Decision.HOLD_BUSY, busy
-        verdict = self.admission.ask(now_ns, times.cutoff_ns, self.memory.context_tokens)
+        memory = self.memory
+        verdict = self.admission.ask(
+            now_ns,
+            times.cutoff_ns,
+            memory.context_tokens,
+            len(memory.frames),
+            lambda: self._work.can_reuse(record.seen_frame),
+        )
+        record.step, record.prices_ns = verdict.step, verdict.prices_ns
+        record.forgotten_frames = verdict.forgets_frames
         record.predicted_ns = verdict.predicted_ns
         record.predicted_by_stage = verdict.predicted_by_stage
         record.allowance_ns = verdict.allowance_ns
         record.is_probe = verdict.is_probe
-        if not verdict.is_admitted:
+        if verdict.step is Step.HOLD:
             return Decision.HOLD_REFUSED, verdict.refusal
         return None
 
@@ -304,7 +321,7 @@ class Controller:
         if hold is None:
             hold = self._use(record, result, times)
             if hold is None:
-                return Decision.FRESH, ""
+                return Decision.FRESH, _SAME_PICTURE if record.step is Step.REUSE else ""
         if self.config.uses_late_result and self._use(record, overdue, times) is None:
             return Decision.FRESH_LATE, f"the pass of an earlier tick, since {hold[1]}"
         if record.hold_ns > self.config.max_hold_ns:
@@ -349,6 +366,8 @@ class Controller:
     def _finish(self, record: TickRecord, times: TickTimes, sink: Sink) -> None:
         record.is_enabled = self._is_enabled
         record.retained_frames = len(self.memory.frames)
+        if record.decision is Decision.SAFE_STOP and record.step is Step.HOLD:
+            record.step = Step.STOP
         action = self.planner.last_action
         record.action = action
         self.admission.settle(record.is_miss)

@@ -45,11 +45,13 @@ class _Stage:
         self._n = 0
         self._level = _NO_LEVEL
 
-    def observe(self, ns: int, context_tokens: int) -> None:
+    def observe(self, ns: int, context_tokens: int, is_shortened: bool) -> None:
         self._level = _NO_LEVEL
         if len(self._samples) == _WINDOW:
             self._samples.pop(0)
         self._samples.append((ns, context_tokens))
+        if is_shortened:
+            return
         self._n += 1
         usual_ns = _lower_median([sample_ns for sample_ns, _ in self._samples])
         off_tokens = context_tokens - self._mean_tokens
@@ -77,6 +79,11 @@ class _Stage:
     def long_run_ns(self, context_tokens: int) -> float:
         return max(0.0, self._mean_ns + self._slope * (context_tokens - self._mean_tokens))
 
+    def share_left(self, context_tokens: int, fewer_tokens: int) -> float:
+        """Of the time over `context_tokens`, what is left of it over so many fewer, in the long run."""
+        whole_ns = self.long_run_ns(context_tokens)
+        return self.long_run_ns(context_tokens - fewer_tokens) / whole_ns if whole_ns else 1.0
+
 
 class LatencyModel:
     """Predicts the next pass from those before it.
@@ -102,9 +109,11 @@ class LatencyModel:
         lately_ns = _lower_median(self._errors_ns) if len(self._errors_ns) == _WINDOW else 0.0
         return max(self._mean_error_ns, self._newness * lately_ns)
 
-    def predict(self, context_tokens: int) -> dict[str, int] | None:
+    def predict(self, context_tokens: int, fewer_tokens: int = 0) -> dict[str, int] | None:
         """Nanoseconds by stage of PASS_STAGES of a pass that attends to `context_tokens`.
 
+        fewer_tokens: or to so many fewer, in the proportion of the long run: a machine that is slow now is so
+            over any context.
         None before two passes were learned from: of one, nobody knows whether it was a hiccup.
         """
         if self._n < 2:
@@ -113,18 +122,28 @@ class LatencyModel:
         for name, stage in self._stages.items():
             level_ns = stage.level_ns(context_tokens)
             low_ns = min(level_ns, stage.long_run_ns(context_tokens)) if self._n >= _FEW else 0.0
-            predicted[name] = round(low_ns + self._newness * (level_ns - low_ns))
+            expected_ns = low_ns + self._newness * (level_ns - low_ns)
+            if fewer_tokens:
+                expected_ns *= stage.share_left(context_tokens, fewer_tokens)
+            predicted[name] = round(expected_ns)
         return predicted
 
-    def level_ns(self, context_tokens: int) -> float:
-        """The whole pass as it was last measured, without ageing."""
-        return sum(stage.level_ns(context_tokens) for stage in self._stages.values())
+    def level_ns(self, context_tokens: int, fewer_tokens: int = 0) -> float:
+        """The whole pass as it was last measured, without ageing; `fewer_tokens` as of `predict`."""
+        if not fewer_tokens:
+            return sum(stage.level_ns(context_tokens) for stage in self._stages.values())
+        return sum(
+            stage.level_ns(context_tokens) * stage.share_left(context_tokens, fewer_tokens)
+            for stage in self._stages.values()
+        )
 
     def age(self, half_life_ticks: float) -> None:
         """A tick passed without a measurement."""
         self._newness *= 1 - _LN_2 / half_life_ticks
 
-    def observe_bound(self, at_least: dict[str, int], factor: float, context_tokens: int) -> None:
+    def observe_bound(
+        self, at_least: dict[str, int], factor: float, context_tokens: int, is_shortened: bool = False
+    ) -> None:
         """Learn from a pass that was stopped: taken to be `factor` times as long as its bound, by stage.
 
         A stage that it had not come to is taken to be as it was.
@@ -133,10 +152,14 @@ class LatencyModel:
         for name, stage in self._stages.items():
             known_ns = stage.level_ns(context_tokens) if self._n >= 2 else 0.0
             durations[name] = round(max(factor * at_least[name], known_ns))
-        self.observe(durations, context_tokens)
+        self.observe(durations, context_tokens, is_shortened)
 
-    def observe(self, durations: dict[str, int], context_tokens: int) -> None:
-        """Learn from a pass that attended to `context_tokens`; `durations` as of `durations_by_stage`."""
+    def observe(self, durations: dict[str, int], context_tokens: int, is_shortened: bool = False) -> None:
+        """Learn from a pass that attended to `context_tokens`; `durations` as of `durations_by_stage`.
+
+        is_shortened: the context is short because the machine is slow, which would teach that short is slow:
+            level and spread alone are learned, and what holds in the long run stays as it was.
+        """
         self._n += 1
         if self._n == 0:
             return
@@ -149,7 +172,7 @@ class LatencyModel:
                 stage.drop_samples()
         self._newness = 1.0
         for name, stage in self._stages.items():
-            stage.observe(durations[name], context_tokens)
+            stage.observe(durations[name], context_tokens, is_shortened)
         if self._n == 2:
             self._mean_error_ns = _FIRST_ERROR * self.level_ns(context_tokens)
 

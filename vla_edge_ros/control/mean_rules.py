@@ -37,7 +37,14 @@ class EmaRule:
     def __init__(self) -> None:
         self.forget()
 
-    def judge(self, budget_ns: int, context_tokens: int, n_refused: int, config: AdmissionConfig) -> Verdict:
+    def judge(
+        self,
+        budget_ns: int,
+        context_tokens: int,
+        n_refused: int,
+        config: AdmissionConfig,
+        fewer_tokens: int = 0,
+    ) -> Verdict:
         predicted = None
         if self._means["prefill"].value is not None:
             predicted = {stage: round(mean.value) for stage, mean in self._means.items()}
@@ -48,7 +55,12 @@ class EmaRule:
             mean.decay(config.decay)
 
     def observe(
-        self, stages: StageTimes, total_ns: int, context_tokens: int, config: AdmissionConfig
+        self,
+        stages: StageTimes,
+        total_ns: int,
+        context_tokens: int,
+        config: AdmissionConfig,
+        is_shortened: bool = False,
     ) -> None:
         if not self._has_finished:
             # Bounds alone tell nothing of stages that no pass has come to.
@@ -59,7 +71,12 @@ class EmaRule:
             self._means[stage].observe(ns, config.ema_alpha)
 
     def observe_aborted(
-        self, at_least: StageTimes, at_least_ns: int, context_tokens: int, config: AdmissionConfig
+        self,
+        at_least: StageTimes,
+        at_least_ns: int,
+        context_tokens: int,
+        config: AdmissionConfig,
+        is_shortened: bool = False,
     ) -> None:
         """Such bounds raise the averages and never lower them.
 
@@ -88,14 +105,26 @@ class FixedRule:
     def __init__(self) -> None:
         self.forget()
 
-    def judge(self, budget_ns: int, context_tokens: int, n_refused: int, config: AdmissionConfig) -> Verdict:
+    def judge(
+        self,
+        budget_ns: int,
+        context_tokens: int,
+        n_refused: int,
+        config: AdmissionConfig,
+        fewer_tokens: int = 0,
+    ) -> Verdict:
         return _judge(self._medians, budget_ns, n_refused, config)
 
     def age(self, config: AdmissionConfig) -> None:
         """It is fixed."""
 
     def observe(
-        self, stages: StageTimes, total_ns: int, context_tokens: int, config: AdmissionConfig
+        self,
+        stages: StageTimes,
+        total_ns: int,
+        context_tokens: int,
+        config: AdmissionConfig,
+        is_shortened: bool = False,
     ) -> None:
         if self._medians is not None:
             return
@@ -107,7 +136,12 @@ class FixedRule:
             }
 
     def observe_aborted(
-        self, at_least: StageTimes, at_least_ns: int, context_tokens: int, config: AdmissionConfig
+        self,
+        at_least: StageTimes,
+        at_least_ns: int,
+        context_tokens: int,
+        config: AdmissionConfig,
+        is_shortened: bool = False,
     ) -> None:
         """It counts whole passes."""
 

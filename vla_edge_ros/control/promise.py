@@ -24,6 +24,7 @@ class Promise:
 
     fresh: decisions FRESH. longest_refusal, hold_streak, longest_hold: in ticks; a hold streak is of ticks
         without a fresh action.
+    steps: ticks by the step of the ladder that they took.
     blame: by stage, how many misses it had the largest share in: it took longer than predicted by more than
         any other, or, where nothing was predicted, longest. `engine`: the pass never ended.
     """
@@ -35,6 +36,7 @@ class Promise:
     def _start(self) -> None:
         self.ticks = self.misses = self.fresh = self.refusals = 0
         self.longest_refusal = self.hold_streak = self.longest_hold = 0
+        self.steps: Counter[str] = Counter()
         self.blame: Counter[str] = Counter()
         self._refused_in_a_row = 0
         self._missed: tuple[int, dict[str, int]] | None = None
@@ -51,6 +53,8 @@ class Promise:
         self.ticks += 1
         self.misses += record.is_miss
         self.fresh += record.decision is Decision.FRESH
+        if record.step is not None:
+            self.steps[record.step.value] += 1
         is_refused = record.decision is Decision.HOLD_REFUSED
         self.refusals += is_refused
         self._refused_in_a_row = self._refused_in_a_row + 1 if is_refused else 0

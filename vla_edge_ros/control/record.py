@@ -3,6 +3,7 @@
 from dataclasses import asdict, dataclass, field
 
 from vla_edge_ros.control.decision import Decision
+from vla_edge_ros.control.ladder import Step
 from vla_edge_ros.engine.interface import StageTimes
 
 
@@ -44,6 +45,9 @@ class TickRecord:
     skipped_frames: published since the frame used before, and never used.
     predicted_ns: admission's estimate of the pass, asked for at this tick; predicted_by_stage: its parts.
     allowance_ns: what admission kept free beside it.
+    step: what the ladder came to; None where no pass was in question. The prediction is of the pass that it
+        begins. prices_ns: where a whole pass did not fit, what each step was found to need, by its name.
+    forgotten_frames: how many were forgotten so that the pass fits; the journal has their names.
     submitted_work: the pass that this tick began.
     work: results that this tick collected, the late ones of earlier ticks included.
     top_probability, entropy: mean over the A tokens of the last pass that this tick collected.
@@ -71,6 +75,9 @@ class TickRecord:
     predicted_by_stage: dict[str, int] | None = None
     allowance_ns: int | None = None
     is_probe: bool = False
+    step: Step | None = None
+    prices_ns: dict[str, int] | None = None
+    forgotten_frames: int = 0
     submitted_work: int | None = None
     work: list[WorkTimes] = field(default_factory=list)
     top_probability: float | None = None
@@ -110,6 +117,7 @@ class TickRecord:
     def to_json(self) -> dict:
         record = asdict(self)
         record["decision"] = self.decision.value
+        record["step"] = None if self.step is None else self.step.value
         return record
 
 
@@ -123,4 +131,5 @@ def tick_record(written: dict) -> TickRecord:
     """What `TickRecord.to_json` wrote, without whatever was written beside it."""
     known = {name: written[name] for name in TickRecord.__slots__}
     work = [work_times(work) for work in written["work"]]
-    return TickRecord(**(known | {"decision": Decision(written["decision"]), "work": work}))
+    step = None if written["step"] is None else Step(written["step"])
+    return TickRecord(**(known | {"decision": Decision(written["decision"]), "step": step, "work": work}))

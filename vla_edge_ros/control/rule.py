@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Protocol
 
+from vla_edge_ros.control.ladder import Step
 from vla_edge_ros.engine.interface import StageTimes
 
 
@@ -32,6 +33,9 @@ class Verdict:
     predicted_by_stage: nanoseconds of each stage, None before there is an estimate.
     allowance_ns: kept free beside the predicted time.
     refusal: one line where the pass is refused, else empty.
+    step: of the ladder; the prediction is of the pass that it begins, or of a whole one where it begins none.
+    forgets_frames: how many the step FEWER_FRAMES forgets first.
+    prices_ns: where a whole pass does not fit, the time that each step was found to need, allowance included.
     """
 
     is_admitted: bool
@@ -39,6 +43,14 @@ class Verdict:
     predicted_by_stage: dict[str, int] | None = None
     allowance_ns: int = 0
     refusal: str = ""
+    step: Step = Step.FULL
+    forgets_frames: int = 0
+    prices_ns: dict[str, int] | None = None
+
+    @property
+    def price_ns(self) -> int:
+        """What must be left for the pass, 0 where there is no estimate."""
+        return (self.predicted_ns or 0) + self.allowance_ns
 
     @property
     def predicted_ns(self) -> int | None:
@@ -49,19 +61,42 @@ class Verdict:
 class Rule(Protocol):
     """Decides whether a pass fits; it is told of every tick's end, and of every pass's."""
 
-    def judge(self, budget_ns: int, context_tokens: int, n_refused: int, config: AdmissionConfig) -> Verdict:
-        """Of a pass that attends to `context_tokens`, with `budget_ns` left, after `n_refused` in a row."""
+    def judge(
+        self,
+        budget_ns: int,
+        context_tokens: int,
+        n_refused: int,
+        config: AdmissionConfig,
+        fewer_tokens: int = 0,
+    ) -> Verdict:
+        """Of a pass that attends to `context_tokens`, with `budget_ns` left, after `n_refused` in a row.
+
+        fewer_tokens: how many of these would be forgotten first.
+        """
 
     def age(self, config: AdmissionConfig) -> None:
         """A pass was refused."""
 
     def observe(
-        self, stages: StageTimes, total_ns: int, context_tokens: int, config: AdmissionConfig
+        self,
+        stages: StageTimes,
+        total_ns: int,
+        context_tokens: int,
+        config: AdmissionConfig,
+        is_shortened: bool = False,
     ) -> None:
-        """A pass ended, in time or late; `total_ns` runs from its submission."""
+        """A pass ended, in time or late; `total_ns` runs from its submission.
+
+        is_shortened: frames were forgotten for time, and memory has not filled up again since.
+        """
 
     def observe_aborted(
-        self, at_least: StageTimes, at_least_ns: int, context_tokens: int, config: AdmissionConfig
+        self,
+        at_least: StageTimes,
+        at_least_ns: int,
+        context_tokens: int,
+        config: AdmissionConfig,
+        is_shortened: bool = False,
     ) -> None:
         """A pass was stopped that would have taken at least this long."""
 

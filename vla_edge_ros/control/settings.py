@@ -12,6 +12,8 @@ from vla_edge_ros.control.admission import Admission, AdmissionConfig
 from vla_edge_ros.control.clock import Clock
 from vla_edge_ros.control.controller import Controller
 from vla_edge_ros.control.events import ControlConfig, Instruction, Retune
+from vla_edge_ros.control.ladder import LadderConfig
+from vla_edge_ros.control.reuse import Reuse
 from vla_edge_ros.control.schedule import TickSchedule
 from vla_edge_ros.engine.interface import (
     FRAME_TOKENS,
@@ -26,6 +28,7 @@ from vla_edge_ros.memory.frame_memory import FrameMemory
 from vla_edge_ros.memory.policies import NEED_SIGNALS, embedding_for, make_policy
 from vla_edge_ros.perception.frame_buffer import FrameBuffer
 from vla_edge_ros.perception.frame_log import FrameLog
+from vla_edge_ros.perception.picture import CELLS_SHAPE, picture_cells
 from vla_edge_ros.perception.resize import Resizer
 from vla_edge_ros.perception.signature import SIGNATURE_SIZE, patch_signature
 from vla_edge_ros.perception.stamps import StampWatch
@@ -88,6 +91,10 @@ def live_settings(parameters: Parameters) -> Retune:
     )
 
 
+def ladder_config(parameters: Parameters) -> LadderConfig:
+    return LadderConfig(parameters["ladder.forget_frames"], parameters["ladder.least_frames"])
+
+
 def action_config(parameters: Parameters) -> ActionConfig:
     return ActionConfig(
         period_ns=ns(parameters["control.period_ms"]),
@@ -126,15 +133,26 @@ def build_controller(
     frames: FrameBuffer,
     on_fault: Callable[[str], None],
     signatures: FrameLog | None,
+    pictures: FrameLog | None = None,
 ) -> Controller:
-    """A controller around an engine that is already configured; `signatures` is that of `signature_log`."""
+    """A controller around an engine that is already configured.
+
+    signatures, pictures: those of `signature_log` and `picture_log`.
+    """
     live = live_settings(parameters)
     memory = frame_memory(parameters, len(policy.dimensions), embedding_size(info, signatures))
     planner = ActionPlanner(policy, action_config(parameters))
-    admission = Admission(live.admission)
+    admission = Admission(live.admission, ladder_config(parameters))
+    levels = parameters["ladder.unchanged_levels"]
+    reuse = Reuse(pictures, levels, parameters["ladder.reuse_ticks"]) if pictures is not None else None
     return Controller(
-        live.control, clock, engine, info, frames, memory, planner, admission, on_fault, signatures
+        live.control, clock, engine, info, frames, memory, planner, admission, on_fault, signatures, reuse
     )
+
+
+def picture_log(parameters: Parameters) -> FrameLog | None:
+    """Where camera and controller meet if the action of an unchanged picture may be used again, else None."""
+    return FrameLog(picture_cells, CELLS_SHAPE, np.float32) if parameters["ladder.reuse_ticks"] else None
 
 
 def signature_log(parameters: Parameters) -> FrameLog | None:

@@ -8,6 +8,7 @@ from vla_edge_ros.control.admission import Admission
 from vla_edge_ros.control.clock import Clock
 from vla_edge_ros.control.events import Instruction
 from vla_edge_ros.control.record import TickRecord, WorkTimes
+from vla_edge_ros.control.reuse import Reuse
 from vla_edge_ros.engine.interface import (
     Engine,
     FrameWork,
@@ -16,7 +17,11 @@ from vla_edge_ros.engine.interface import (
     WorkStatus,
 )
 from vla_edge_ros.memory.frame_memory import Evicted, FrameMemory, NewPrompt
+from vla_edge_ros.perception.frame import FrameMeta
 from vla_edge_ros.perception.frame_log import FrameLog
+
+TO_FIT = "for a pass that fits the time left"
+"""The reason in the journal of a frame that the ladder had forgotten."""
 
 _GRACE_NS = 100_000_000
 """A machine that was stopped as a whole (a container, a debugger) has this long to answer when it goes on."""
@@ -48,6 +53,7 @@ class WorkInFlight:
     """Gives the engine one piece of work at a time and takes in what comes back; for the tick thread.
 
     signatures: what frames are compared by, in place of the engine's embeddings.
+    reuse: by what a picture is found unchanged, where its action may be used again.
     last_used_frame: index of the newest frame that a pass has used or that was declared void; 0 for none.
     """
 
@@ -58,6 +64,7 @@ class WorkInFlight:
         memory: FrameMemory,
         admission: Admission,
         signatures: FrameLog | None = None,
+        reuse: Reuse | None = None,
     ) -> None:
         self.last_used_frame = 0
         self._engine = engine
@@ -65,6 +72,7 @@ class WorkInFlight:
         self._memory = memory
         self._admission = admission
         self._signatures = signatures
+        self._reuse = reuse
         self._job: _Job | None = None
         self._late: WorkResult | None = None
         self._n_submitted = 0
@@ -75,6 +83,7 @@ class WorkInFlight:
     def engine_replaced(self) -> None:
         """A fresh engine, with nothing in its cache and nothing to do."""
         self._job = None
+        self._forget_action()
         self._admission.forget()
 
     def refill(self, instruction: Instruction) -> None:
@@ -85,12 +94,15 @@ class WorkInFlight:
     def instruct(self, instruction: Instruction, record: TickRecord) -> None:
         """Have another prompt, with what memory keeps; work in flight belongs to the past."""
         prompt = self._memory.instruct(instruction.tokens, record.tick)
-        self._forget(prompt.evicted, record)
+        self._evict(prompt.evicted, record)
         self._take_prompt(prompt)
 
     def _take_prompt(self, prompt: NewPrompt) -> None:
         self._epoch += 1
         self._late = None
+        self._forget_action()
+        if not self._memory.frames:
+            self._admission.memory_emptied()
         self._prompt = prompt
         self._prompt_is_filled = prompt.is_cached
 
@@ -110,9 +122,14 @@ class WorkInFlight:
         self._submit(work, _Job(work.work_id, "prompt", now_ns, self._epoch, now_ns, patience))
 
     def begin_pass(self, record: TickRecord, now_ns: int, deadline_ns: int) -> None:
-        """Make room by the eviction policy and start a pass over what is then retained."""
+        """Make room by the eviction policy and start a pass over what is then retained.
+
+        Where the ladder says so, more frames go than there must for want of room.
+        """
         memory = self._memory
-        self._forget(memory.make_room(record.tick), record)
+        if record.forgotten_frames:
+            self._evict(memory.forget(record.forgotten_frames, record.tick, TO_FIT), record)
+        self._evict(memory.make_room(record.tick), record)
         work = FrameWork(
             self._next_id(),
             memory.context_slots(),
@@ -123,6 +140,18 @@ class WorkInFlight:
         )
         record.submitted_work = work.work_id
         self._submit(work, _Job(work.work_id, "frame", now_ns, self._epoch, deadline_ns))
+
+    def can_reuse(self, frame_index: int) -> bool:
+        """Whether frame `frame_index` still shows what the last pass saw, so that its action stands."""
+        return self._reuse is not None and self._reuse.holds_for(frame_index)
+
+    def reuse(self, record: TickRecord) -> WorkResult:
+        """The last pass's action for the frame that the tick described, which `can_reuse`."""
+        frame = FrameMeta(
+            record.frame_index, record.frame_stamp_ns, record.frame_capture_ns, record.frame_receipt_ns
+        )
+        self._count_used(frame.index, record)
+        return WorkResult(0, WorkStatus.DONE, frame=frame, tokens=self._reuse.take())
 
     def take_overdue(self, record: TickRecord, now_ns: int, stall_timeout_ns: int) -> WorkResult | None:
         """What an earlier tick's pass came to, if it is known by now. Raises EngineFailed."""
@@ -137,10 +166,10 @@ class WorkInFlight:
             self._late, result = result, None
         return result
 
-    def _forget(self, evicted: list[Evicted], record: TickRecord) -> None:
-        for line in evicted:
-            self._engine.evict(line.slots)
-            record.journal.append(line.to_json())
+    def _evict(self, evicted: list[Evicted], record: TickRecord) -> None:
+        if evicted:
+            self._engine.evict(np.concatenate([one.slots for one in evicted]))
+            record.journal += [one.to_json() for one in evicted]
 
     def _next_id(self) -> int:
         self._n_submitted += 1
@@ -191,18 +220,27 @@ class WorkInFlight:
         if result.status is WorkStatus.DONE:
             # A late result is used in a tick that may collect another one into the same arrays.
             result.tokens = result.tokens.copy()
+            if self._reuse is not None:
+                self._reuse.decoded(result.frame.index, result.tokens)
             embedding = embedding_of(result, self._signatures)
             if self._memory.retain(result.frame, embedding, record.tick, result.signals):
                 times.retained_frame = result.frame.index
         return result
 
     def _use(self, result: WorkResult, times: WorkTimes, record: TickRecord) -> None:
-        index = times.frame_index = result.frame.index
-        record.skipped_frames += max(0, index - self.last_used_frame - 1)
-        self.last_used_frame = max(self.last_used_frame, index)
+        times.frame_index = result.frame.index
+        self._count_used(result.frame.index, record)
         record.top_probability = _mean(result.top_probability[0])
         record.entropy = _mean(result.entropy[0])
         self._admission.observe(result.stages, times.total_ns)
+
+    def _count_used(self, index: int, record: TickRecord) -> None:
+        record.skipped_frames += max(0, index - self.last_used_frame - 1)
+        self.last_used_frame = max(self.last_used_frame, index)
+
+    def _forget_action(self) -> None:
+        if self._reuse is not None:
+            self._reuse.forget()
 
 
 def embedding_of(result: WorkResult, signatures: FrameLog | None) -> np.ndarray:

@@ -30,24 +30,24 @@ def simulate(admission: Admission, trace: Trace) -> Outcome:
         if admission.ask(0, CUTOFF_NS, tokens).is_admitted:
             is_miss = service_ns > CUTOFF_NS
             if is_miss:
-                admission.observe_aborted(StageTimes(*_until_cutoff(service_ns)), CUTOFF_NS)
+                admission.observe_aborted(StageTimes(*until_cutoff(service_ns)), CUTOFF_NS)
                 outcome.misses += 1
             else:
-                admission.observe(StageTimes(*_stages(service_ns)), service_ns)
+                admission.observe(StageTimes(*stages_of(service_ns)), service_ns)
                 outcome.fresh += 1
         admission.settle(is_miss)
     outcome.refusals, outcome.longest_refusal = admission.refusals, admission.longest_refusal
     return outcome
 
 
-def _stages(service_ns: int) -> tuple[int, int, int, int]:
+def stages_of(service_ns: int) -> tuple[int, int, int, int]:
     """A made-up pass: a third prefill, most of the rest decode."""
     return service_ns // 64, service_ns // 32, service_ns // 3, service_ns // 2
 
 
-def _until_cutoff(service_ns: int) -> Iterator[int]:
+def until_cutoff(service_ns: int) -> Iterator[int]:
     """Of each stage what is done at the cut-off."""
     left_ns = CUTOFF_NS
-    for stage_ns in _stages(service_ns):
+    for stage_ns in stages_of(service_ns):
         yield min(stage_ns, left_ns)
         left_ns -= min(stage_ns, left_ns)

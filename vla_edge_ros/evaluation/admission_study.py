@@ -133,7 +133,7 @@ def _studied(n_ticks: int, n_processes: int, beside: tuple[str, ...]) -> Iterato
         yield from pool.map(partial(study, n_ticks=n_ticks, beside=beside), TRACES)
 
 
-def _ticks(text: str) -> int:
+def ticks(text: str) -> int:
     ticks = float(text)
     if not (ticks >= 1 and ticks.is_integer()):
         raise argparse.ArgumentTypeError(f"{text} is no whole number of at least 1")
@@ -155,7 +155,7 @@ def main(argv: list[str] | None = None) -> int:
     """Print a row for each trace, target and rule; 1 where misses exceed the bound of a target."""
     argv = sys.argv[1:] if argv is None else argv
     parser = argparse.ArgumentParser(prog="admission_study", description=__doc__.partition("\n")[0])
-    parser.add_argument("--ticks", type=_ticks, default=100_000, help="of each trace; 1e6 may be said")
+    parser.add_argument("--ticks", type=ticks, default=100_000, help="of each trace; 1e6 may be said")
     parser.add_argument("--processes", type=whole(1), default=1)
     parser.add_argument("--alone", action="store_true", help="`conformal` without the other rules beside it")
     parser.add_argument("--tune-ema", action="store_true", help="tune the reference's rule on benign traces")

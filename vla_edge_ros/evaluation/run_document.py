@@ -93,6 +93,7 @@ class _Document(_Rows, total=False):
     refusals: int | None
     longest_refusal: int | None
     longest_hold: int | None
+    steps: dict[str, int] | None
     late_publishes: int | None
     skipped_ticks: int | None
     aborted_passes: int | None
@@ -179,6 +180,7 @@ def _promise(records: list[dict]) -> dict:
         "refusals": promise.refusals,
         "longest_refusal": promise.longest_refusal,
         "longest_hold": promise.longest_hold,
+        "steps": dict(promise.steps),
     }
 
 

@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from vla_edge_ros.control.decision import Decision
+from vla_edge_ros.control.ladder import Step
 from vla_edge_ros.engine.interface import STAGES
 from vla_edge_ros.errors import printable
 from vla_edge_ros.figures import NOTHING, in_words
@@ -78,6 +79,7 @@ def _tick_rows(run: dict) -> list[tuple[str, str]]:
         ("fresh actions", in_words(run.get("fresh"))),
         ("share of fresh actions", in_words(None if ratio is None else 100.0 * ratio, 1, "%")),
         *_promise_rows(run),
+        *_ladder_rows(run),
         ("passes stopped at their deadline", in_words(run.get("aborted_passes"))),
         ("late publishes", in_words(run.get("late_publishes"))),
     ]
@@ -96,6 +98,12 @@ def _promise_rows(run: dict) -> list[tuple[str, str]]:
         ("longest refusal", in_words(run.get("longest_refusal"), 0, "ticks")),
         ("longest hold", in_words(run.get("longest_hold"), 0, "ticks")),
     ]
+
+
+def _ladder_rows(run: dict) -> list[tuple[str, str]]:
+    steps = run.get("steps") or {}
+    rows = [("passes over fewer frames", Step.FEWER_FRAMES), ("actions used again", Step.REUSE)]
+    return [(label, in_words(steps[step.value])) for label, step in rows if step.value in steps]
 
 
 def _decision_rows(run: dict) -> list[tuple[str, str]]:

@@ -208,16 +208,24 @@ class _Rig:
             start or (lambda times: self.clock.sleep_until(times.started_ns)),
         )
         self._info = self._engine.configure()
-        signatures = settings.signature_log(parameters)
+        signatures, pictures = settings.signature_log(parameters), settings.picture_log(parameters)
         self.controller = settings.build_controller(
-            parameters, policy, self.clock, self._engine, self._info, self._frames, _say_fault, signatures
+            parameters,
+            policy,
+            self.clock,
+            self._engine,
+            self._info,
+            self._frames,
+            _say_fault,
+            signatures,
+            pictures,
         )
         self._camera = CameraPipeline(
             self._frames,
             settings.resizer(parameters),
             settings.stamp_watch(parameters),
             topic,
-            [signatures] if signatures is not None else [],
+            [log for log in (signatures, pictures) if log is not None],
         )
         self._prompter = settings.Prompter(parameters)
         self._ordinals: dict[int, int] = {}

@@ -175,6 +175,15 @@ class FrameMemory:
             self._has_block = True
         return evicted
 
+    def forget(self, n_frames: int, tick: int, reason: str) -> list[Evicted]:
+        """Evict `n_frames` of several by policy, full or not; the newest frame stays."""
+        evicted = []
+        while len(evicted) < n_frames and len(self.frames) > 1:
+            victim = self.policy.choose_victim(len(self.frames), True)
+            evicted.append(self._evict(victim.place, tick, reason))
+        self.journal.extend(evicted)
+        return evicted
+
     @property
     def context_tokens(self) -> int:
         """How many tokens the next pass attends to, before room is made for its frame."""

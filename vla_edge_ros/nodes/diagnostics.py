@@ -169,6 +169,7 @@ def sections(
             "goodput": f"{promise.goodput:.6f}",
             "hold_streak_ticks": promise.hold_streak,
             "longest_hold_ticks": promise.longest_hold,
+            **{f"step_{step}_ticks": count for step, count in promise.steps.items()},
             **{f"blamed_on_{stage}": count for stage, count in promise.blame.items()},
         }
         last = controller.last_record

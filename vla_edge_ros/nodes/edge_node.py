@@ -36,6 +36,7 @@ from vla_edge_ros.control.bare_loop import BareLoop
 from vla_edge_ros.control.clock import SteadyClock
 from vla_edge_ros.control.decision import Decision
 from vla_edge_ros.control.events import ClockJump, Enable, Event, ResetMemory
+from vla_edge_ros.control.floor import require_time
 from vla_edge_ros.control.realtime import (
     apply_realtime,
     priority_above_others,
@@ -208,11 +209,14 @@ class EdgeNode(LifecycleNode):
         warm_up(CompressedImage if values["camera.is_compressed"] else Image, JointState, String)
 
         self._frames = self._keep(FrameBuffer.create())
+        n_actions = len(policy.dimensions)
+
+        def should_abandon() -> bool:
+            return self._is_ending() or self._is_releasing
+
         self._engine = self._keep(
             ProcessEngine(
-                settings.engine_spec(values, len(policy.dimensions)),
-                self._frames,
-                should_abandon=lambda: self._is_ending() or self._is_releasing,
+                settings.engine_spec(values, n_actions), self._frames, should_abandon=should_abandon
             )
         )
         info = self._engine.configure()
@@ -221,11 +225,21 @@ class EdgeNode(LifecycleNode):
         )
         for note in info.notes:
             self.get_logger().info(note)
+        if info.backend != "fake":  # whose time is what a trial wants it to be
+            require_time(
+                self._engine,
+                self._frames,
+                n_actions,
+                settings.tick_schedule(values, 0),
+                self._steady_clock,
+                should_abandon,
+            )
         self._supervisor = self._keep(
             EngineSupervisor(self._engine, values["engine.restart_limit"], self.get_logger(), self._post)
         )
         self._thumbnails = FrameLog(thumbnail, THUMBNAIL_SHAPE, np.uint8)
         self._signatures = settings.signature_log(values)
+        self._pictures = settings.picture_log(values)
         self._controller = settings.build_controller(
             values,
             policy,
@@ -235,6 +249,7 @@ class EdgeNode(LifecycleNode):
             self._frames,
             self._supervisor.replace,
             self._signatures,
+            self._pictures,
         )
         for warning in self._controller.planner.warnings:
             self.get_logger().warning(warning)
@@ -263,7 +278,7 @@ class EdgeNode(LifecycleNode):
             settings.resizer(values),
             settings.stamp_watch(values),
             self.resolve_topic_name("image"),
-            [log for log in (self._thumbnails, self._signatures) if log is not None],
+            [log for log in (self._thumbnails, self._signatures, self._pictures) if log is not None],
         )
         image_type = CompressedImage if values["camera.is_compressed"] else Image
         newest = QoSProfile(depth=1, reliability=qos_profile_sensor_data.reliability)

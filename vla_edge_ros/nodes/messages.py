@@ -11,6 +11,7 @@ from rclpy.serialization import deserialize_message, serialize_message
 
 from vla_edge_ros.actions.messages import GroupCommand, GroupTrajectory
 from vla_edge_ros.control.decision import Decision
+from vla_edge_ros.control.ladder import PRICED
 from vla_edge_ros.control.latency_model import PASS_STAGES
 from vla_edge_ros.control.promise import Rates
 from vla_edge_ros.control.record import TickRecord
@@ -26,6 +27,7 @@ _LEVELS = dict.fromkeys(Decision, DiagnosticStatus.WARN) | {
 _NOTHING = cdr.string("")
 _PREDICTED_KEYS = [(stage, f"predicted_{stage}_ms") for stage in PASS_STAGES]
 _STAGE_KEYS = [(f"{stage}_ms", f"{stage}_ns") for stage in STAGES]
+_PRICE_KEYS = [(step.value, f"price_{step.value}_ms") for step in PRICED]
 _NO_LAYOUT = cdr.ENCAPSULATION + cdr.uint32(0) + cdr.uint32(0)
 _NO_ACCELERATIONS_NO_EFFORT = cdr.uint32(0) + cdr.uint32(0)
 
@@ -74,7 +76,7 @@ class TickMessage:
 
     def _figures(self, record: TickRecord) -> dict[str, object]:
         own = record.own_pass
-        predicted = record.predicted_by_stage or {}
+        predicted, prices = record.predicted_by_stage or {}, record.prices_ns or {}
         return {
             "tick": record.tick,
             "decision": record.decision,
@@ -88,6 +90,9 @@ class TickMessage:
             "predicted_ms": _ms(record.predicted_ns),
             "allowance_ms": _ms(record.allowance_ns),
             **{key: _ms(predicted.get(stage)) for stage, key in _PREDICTED_KEYS},
+            "step": record.step,
+            "forgotten_frames": record.forgotten_frames,
+            **{key: _ms(prices.get(step)) for step, key in _PRICE_KEYS},
             "pass_ms": _ms(own and own.total_ns),
             **{key: _ms(own and getattr(own.stages, field)) for key, field in _STAGE_KEYS},
             "retained_frames": record.retained_frames,

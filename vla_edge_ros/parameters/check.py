@@ -110,6 +110,10 @@ def _combinations(values: Mapping[str, Value]) -> list[tuple[bool, str]]:
     window, slots = values["memory.window_frames"], values["memory.slots"]
     prompts = values["memory.prompt_slots"]
     frames = (slots - prompts - MAX_ACTION_TOKENS) // FRAME_TOKENS
+    held = min(frames, window) if values["memory.policy"] == "sliding_window" else frames
+    forgets, least = values["ladder.forget_frames"], values["ladder.least_frames"]
+    estimator = values["admission.estimator"]
+    reuse, max_hold = values["ladder.reuse_ticks"], values["actions.max_hold_ms"]
     return [
         (
             deadline <= period,
@@ -146,5 +150,21 @@ def _combinations(values: Mapping[str, Value]) -> list[tuple[bool, str]]:
             values["memory.policy"] != "sliding_window" or window <= frames,
             f"memory.window_frames is {window} and memory.slots is {slots}, which hold at most {frames} "
             "frames: lower the window or raise the slots",
+        ),
+        (
+            not forgets or estimator == "conformal",
+            f"ladder.forget_frames is {forgets} and admission.estimator is {estimator}, for which a pass "
+            "over fewer frames is no shorter: set ladder.forget_frames to 0 or the estimator to conformal",
+        ),
+        (
+            not forgets or least < held,
+            f"ladder.least_frames is {least} and memory holds at most {held} frames: ladder.forget_frames "
+            f"could forget none; set the first below {held} or the second to 0",
+        ),
+        (
+            reuse * period <= max_hold,
+            f"ladder.reuse_ticks is {reuse}: with control.period_ms {period:g} and actions.max_hold_ms "
+            f"{max_hold:g} it must be at most {int(max_hold // period)}, so that an action is not used again "
+            "for longer than a hold may last",
         ),
     ]

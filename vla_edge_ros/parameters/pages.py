@@ -12,6 +12,7 @@ GROUPS = {
     "camera": "What comes in.",
     "control": "Ticks and their deadline.",
     "admission": "Whether a pass is begun at all.",
+    "ladder": "What is given up where a whole pass does not fit; docs/admission.md has the steps.",
     "memory": "What is remembered, and at which cost.",
     "engine": "What runs the model.",
     "actions": "What goes out.",

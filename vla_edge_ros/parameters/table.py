@@ -168,6 +168,46 @@ ADMISSION = (
     ),
 )
 
+LADDER = (
+    Parameter(
+        "ladder.forget_frames",
+        0,
+        "Where a pass over all retained frames does not fit, so many are forgotten at most, by the eviction "
+        "policy, if it fits then; so many more for each pass in a row before that could not be begun. What "
+        "is forgotten stays so, and the arm acts on less: 0 never forgets for time.",
+        unit="frames",
+        minimum=0,
+        maximum=127,
+    ),
+    Parameter(
+        "ladder.least_frames",
+        8,
+        "So many retained frames stay, however little time there is.",
+        unit="frames",
+        minimum=1,
+        maximum=127,
+    ),
+    Parameter(
+        "ladder.reuse_ticks",
+        0,
+        "Where no pass fits and the picture has not changed since the last one, the last one's action is "
+        "used again, in at most so many ticks in a row. An action that moves by a distance or at a speed "
+        "moves again. In all no longer than `actions.max_hold_ms`. 0: never.",
+        unit="ticks",
+        minimum=0,
+        maximum=1000,
+    ),
+    Parameter(
+        "ladder.unchanged_levels",
+        1.0,
+        "A picture has not changed where no cell of 8x8 pixels of the model's 128x64 lies further from what "
+        "it was, in the mean of any colour. It must be above the noise of the camera. 0: equal means.",
+        unit="grey levels of 255",
+        minimum=0.0,
+        maximum=16.0,
+    ),
+)
+
 MEMORY = (
     Parameter(
         "memory.policy",
@@ -385,4 +425,4 @@ INSTRUCTION = (
     ),
 )
 
-NODE = (*CAMERA, *CONTROL, *ADMISSION, *MEMORY, *ENGINE, *ACTIONS, *INSTRUCTION)
+NODE = (*CAMERA, *CONTROL, *ADMISSION, *LADDER, *MEMORY, *ENGINE, *ACTIONS, *INSTRUCTION)

@@ -122,6 +122,11 @@ class FrameBuffer:
         atomics.store_release(self._version_address, index)
         return index
 
+    def clear(self) -> None:
+        """Have no frame again, and count from 1; for the one writer, while nobody reads."""
+        self._check_open()
+        atomics.store_release(self._version_address, 0)
+
     def read_into(self, out: np.ndarray) -> FrameMeta | None:
         """Copy the newest frame into `out` (height, width, 3) uint8; allocates no array.
 
