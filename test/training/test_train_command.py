@@ -99,9 +99,10 @@ def test_a_call_that_runs_out_of_time_is_gone_on_with_and_ends_where_one_call_do
 def test_a_folder_of_other_recordings_or_another_recipe_is_refused(arm, capsys, tmp_path):
     out = ["--out", tmp_path / "out"]
     assert call(capsys, *arm, *out, "--steps", 1, *QUICK)[0] == 0
-    code, _, said = call(capsys, *arm, *out, "--steps", 1, *QUICK, "--instruction", "push it")
-    assert code == 2
-    assert "data.json is of other recordings" in said
+    for other in (["--instruction", "push it"], ["--param", "memory.stride_ticks=3"], ["--seed", 1]):
+        code, _, said = call(capsys, *arm, *out, "--steps", 1, *QUICK, *other)
+        assert code == 2
+        assert "data.json is of other recordings" in said
     code, _, said = call(capsys, *arm, *out, "--steps", 2, *QUICK)
     assert code == 2
     assert "is of the recipe" in said

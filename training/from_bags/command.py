@@ -182,7 +182,7 @@ def _tell_cost(
         f"{cost.bytes_of_weights(training) / 1e6:.0f} MB; with a step's own {peak_bytes / 1e6:.0f} MB in all"
     )
     print(
-        f"time: {seconds:.2f} s a step, {n_left} steps: {n_left * seconds / 60:.1f} minutes; "
+        f"time: {seconds:.2f} s a step, {n_left} steps: about {n_left * seconds / 60:.1f} minutes; "
         f"this call stops after {minutes:g}"
     )
 

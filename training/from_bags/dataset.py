@@ -1,6 +1,7 @@
 """Episodes of recordings as training wants them, some of them held out."""
 
 import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -28,7 +29,7 @@ class Data:
     """The recordings as training wants them.
 
     frames: (N, 64, 128, 3) uint8 on the device. trained, held_out: their sequences, and `actions` of both in
-    their order, (n, A) each. sha256: of all of it, by which a folder knows its own data again.
+    their order, (n, A) each. sha256: of all of it and the node's parameters.
     """
 
     frames: Tensor
@@ -66,7 +67,7 @@ def make_data(
     """Statistics of the episodes that are trained on, labels by them, and one tensor of all frames."""
     trained, held_out = _split(episodes, seed)
     statistics = statistics_of(np.concatenate([e.actions for e in trained]), policy)
-    digest = hashlib.sha256()
+    digest = hashlib.sha256(json.dumps(dict(deployment), sort_keys=True).encode())
     labelled: list[Labelled] = []
     n_frames = 0
     prompts: dict[str, np.ndarray] = {}
