@@ -88,7 +88,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, required=True, help="folder of weights, progress and results")
     parser.add_argument("--data", type=Path, help="folder of the roll-outs (default: rollouts in --out)")
     parser.add_argument("--minutes", type=float, default=7.0, help="stop after so long (default: 7)")
-    parser.add_argument("--episodes", type=int, default=10_000, help="of the expert (default: 10000)")
+    parser.add_argument("--episodes", type=int, default=6000, help="of the expert (default: 6000)")
     parser.add_argument("--eval-episodes", type=int, default=200, help="of each condition (default: 200)")
     recipe = Recipe()
     parser.add_argument("--condition", choices=list(CONDITIONS), action="append", help="default: all")

@@ -241,7 +241,7 @@ def generate(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, prog="python -m training.rollouts")
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--episodes", type=int, default=10_000)
+    parser.add_argument("--episodes", type=int, default=6000)
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     arguments = parser.parse_args()
     generate(arguments.folder, arguments.episodes, arguments.processes)

@@ -34,7 +34,7 @@ class Recipe:
     the hints' loss beside the actions'.
     """
 
-    steps: int = 3000
+    steps: int = 700
     sequences: int = 128
     queries: int = 40
     learning_rate: float = 1.5e-3
