@@ -16,13 +16,13 @@ def joints():
 def test_positions_are_taken_by_name_whatever_their_order(joints):
     names = ["elbow", "lift", "pan", "w1", "w2", "w3"]
     assert joints.observe(names, array("d", [3, 2, 1, 4, 5, 6]), array("d"), 0) is None
-    assert joints.latest.positions == (1, 2, 3, 4, 5, 6)
+    assert joints.latest.positions == [1, 2, 3, 4, 5, 6]
 
 
 def test_other_joints_in_the_message_do_not_matter(joints):
     names = ["finger", *WANTED, "base"]
     assert joints.observe(names, [float("nan"), 1, 2, 3, 4, 5, 6, 9], None, 0) is None
-    assert joints.latest.positions == (1, 2, 3, 4, 5, 6)
+    assert joints.latest.positions == [1, 2, 3, 4, 5, 6]
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_a_message_not_to_be_relied_on_is_refused_and_counted(joints, names, pos
     assert refusal == f"joint_states refused: {said}"
     assert joints.refused == 1
     assert joints.latest.receipt_ns == 5
-    assert joints.latest.positions == (1,) * 6
+    assert joints.latest.positions == [1] * 6
 
 
 def test_a_refusal_is_a_line_of_bounded_length_whatever_the_names(joints):
@@ -74,4 +74,13 @@ def test_a_later_message_does_not_change_what_a_reader_holds(joints):
     joints.observe(WANTED, [1] * 6, [], 0)
     held = joints.latest
     joints.observe(WANTED, [2] * 6, [], 1)
-    assert held.positions == (1,) * 6
+    assert held.positions == [1] * 6
+
+
+def test_each_state_is_told_once_to_the_record(joints):
+    names = ["pan", "lift", "elbow", "w1", "w2", "w3"]
+    for at_ns in (1, 2):
+        joints.observe(names, [float(at_ns)] * 6, None, at_ns)
+    joints.observe(names[:-1], [3.0] * 5, None, 3)
+    assert [state.receipt_ns for state in joints.take_untold()] == [1, 2]
+    assert joints.take_untold() == []

@@ -27,7 +27,6 @@ from vla_edge_ros.share import share_directory
 
 SAMPLE_TOPIC = "/camera/image_raw/compressed"
 SMALL = {"memory.slots": 320, "camera.is_compressed": True}
-JOINTS = [*(f"joint{i}" for i in range(1, 8)), "gripper"]
 
 
 def outcome_of(parameters: dict, service_ms: float = 20.0, seconds: float = 2.0) -> dict:
@@ -156,7 +155,7 @@ def a_live_run(
 ) -> RecordedRun:
     """A run whose ticks wake late and whose passes take as long as they like.
 
-    joints: positions of JOINTS and the steady ns at which they come; where there are any, motion is enabled.
+    joints: positions of those that the policy needs and the steady ns at which they come; where there are any, motion is enabled.
     instructions: by tick.
     """
     frames, begin_ns, origin_ns = [], 5_000_000_000, 5_033_000_000
@@ -180,7 +179,7 @@ def a_live_run(
                 yield at_ns, partial(published, rig, image.message, ordinal)
 
         def arrivals(rig):
-            states = ((at_ns, partial(rig.feel, JOINTS, at, at_ns)) for at_ns, at in joints)
+            states = ((at_ns, partial(rig.feel, at, at_ns)) for at_ns, at in joints)
             return heapq.merge(images(rig), states, key=lambda arrival: arrival[0])
 
         offset = first.log_ns - begin_ns + 50_000_000
@@ -204,9 +203,6 @@ def a_live_run(
                 tick = schedule.following(tick, rig.clock.now_ns())
             ticks = json.loads(json.dumps([record.to_json() for record in rig.sink.records]))
     run = {"parameters": json.loads(json.dumps(parameters))}
-    if joints:
-        received = [{"received_ns": at_ns, "positions": at} for at_ns, at in joints]
-        run["joint_states"] = {"names": JOINTS, "received": received}
     return RecordedRun(run, frames, ticks, begin)
 
 
@@ -398,7 +394,7 @@ def recorded_motion() -> RecordedRun:
     arm = {"actions.policy_file": str(share_directory() / "config/policies/tiny_vla.yaml")}
     times_ns = (at_ns for at_ns in range(5_001_000_000, 8_500_000_000, 10_000_000))
     joints = [
-        (at_ns, [0.2 + 1e-10 * (at_ns - 5_000_000_000)] * 8)
+        (at_ns, [0.2 + 1e-10 * (at_ns - 5_000_000_000)] * 7)
         for at_ns in times_ns
         if not 7_000_000_000 < at_ns < 7_400_000_000
     ]
@@ -412,19 +408,23 @@ def test_a_run_in_which_the_robot_moved_is_repeated_with_its_joint_states(record
 
 
 def test_its_actions_are_those_of_its_joint_states(recorded_motion):
-    states = recorded_motion.run["joint_states"]
-    elsewhere = [state | {"positions": [1.0] * 8} for state in states["received"]]
     moved = replace(
-        recorded_motion, run=recorded_motion.run | {"joint_states": states | {"received": elsewhere}}
+        recorded_motion,
+        ticks=[
+            tick
+            | {"joint_states": [state | {"positions": [1.0] * 7} for state in tick["joint_states"]]}
+            for tick in recorded_motion.ticks
+        ],
     )
     live, other = run_document.outcome(recorded_motion.ticks), again(moved)
     assert other["decisions"] == live["decisions"]
     assert other["actions"] != live["actions"]
 
 
-def test_a_run_in_which_the_robot_moved_is_refused_with_the_reason(recorded_live):
-    ticks = [*recorded_live.ticks, recorded_live.ticks[-1] | {"tick": 999, "events": [{"event": "enable"}]}]
-    with pytest.raises(UserError, match="joint states are not recorded"):
+def test_a_run_whose_engine_was_replaced_is_refused_with_the_reason(recorded_live):
+    event = {"event": "engine_replaced"}
+    ticks = [*recorded_live.ticks, recorded_live.ticks[-1] | {"tick": 999, "events": [event]}]
+    with pytest.raises(UserError, match="an engine fault cannot be made to happen again"):
         again(replace(recorded_live, ticks=ticks))
 
 

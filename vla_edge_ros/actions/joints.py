@@ -1,17 +1,21 @@
 """The newest measured joint positions, taken by name out of whatever order they come in."""
 
 import math
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from vla_edge_ros.errors import one_line
+
+_MOST_KEPT = 256
+"""States between two ticks, beyond which the oldest are lost to the record."""
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredJoints:
     """positions: in the order of the wanted names; receipt_ns on the steady clock."""
 
-    positions: tuple[float, ...]
+    positions: list[float]
     receipt_ns: int
 
 
@@ -23,6 +27,17 @@ class JointStates:
         self.refused = 0
         self._wanted = tuple(wanted)
         self._max_age_ns = max_age_ns
+        self._untold: deque[MeasuredJoints] = deque(maxlen=_MOST_KEPT)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The wanted ones, in the order of every position here."""
+        return self._wanted
+
+    def take_untold(self) -> list[MeasuredJoints]:
+        """Those that came since the last call."""
+        untold = self._untold
+        return [untold.popleft() for _ in range(len(untold))]
 
     def observe(
         self,
@@ -40,8 +55,10 @@ class JointStates:
             self.refused += 1
             return one_line(f"joint_states refused: {reason}")
         at = {name: i for i, name in enumerate(names)}
-        measured = tuple(float(positions[at[name]]) for name in self._wanted)
+        measured = [float(positions[at[name]]) for name in self._wanted]
         self.latest = MeasuredJoints(measured, receipt_ns)
+        if measured:
+            self._untold.append(self.latest)
         return None
 
     def why_not_ready(self, now_ns: int) -> str | None:

@@ -72,6 +72,10 @@ class ActionPlanner:
     def joint_states_refused(self) -> int:
         return self._joints.refused
 
+    @property
+    def joints(self) -> JointStates:
+        return self._joints
+
     def observe_joints(
         self,
         names: Sequence[str],

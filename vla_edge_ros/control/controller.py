@@ -370,6 +370,7 @@ class Controller:
             record.step = Step.STOP
         action = self.planner.last_action
         record.action = action
+        record.joint_states = self.planner.joints.take_untold()
         self.admission.settle(record.is_miss)
         self.promise.count(record, self.admission.config.target_miss_rate)
         sink.tick(record)

@@ -2,6 +2,7 @@
 
 from dataclasses import asdict, dataclass, field
 
+from vla_edge_ros.actions.joints import MeasuredJoints
 from vla_edge_ros.control.decision import Decision
 from vla_edge_ros.control.ladder import Step
 from vla_edge_ros.engine.interface import StageTimes
@@ -51,6 +52,7 @@ class TickRecord:
     submitted_work: the pass that this tick began.
     work: results that this tick collected, the late ones of earlier ticks included.
     top_probability, entropy: mean over the A tokens of the last pass that this tick collected.
+    joint_states: those that came since the tick before was recorded.
     journal: lines of the eviction journal (`Evicted.to_json`).
     action: the A values of this tick's step in policy units, limited as they would be sent.
     trajectory_ns: when the last trajectory of the tick's fresh action had been handed to the middleware.
@@ -86,6 +88,7 @@ class TickRecord:
     steps_left: int = 0
     steps_dropped: int = 0
     retained_frames: int = 0
+    joint_states: list[MeasuredJoints] = field(default_factory=list)
     journal: list[dict] = field(default_factory=list)
     events: list[dict] = field(default_factory=list)
     hold_ns: int = 0

@@ -14,7 +14,6 @@ from vla_edge_ros.input import read_text
 from vla_edge_ros.perception.frame import FrameMeta
 
 NOT_REPLAYABLE = {
-    "enable": "joint states are not recorded",
     "engine_replaced": "an engine fault cannot be made to happen again",
 }
 """Events that a replay cannot repeat, with the reason."""
@@ -42,20 +41,9 @@ class _Engine(TypedDict, total=False):
     plan_id: str
 
 
-class _JointState(TypedDict):
-    received_ns: int
-    positions: list[float]
-
-
-class _JointStates(TypedDict):
-    names: list[str]
-    received: list[_JointState]
-
-
 class _Run(_Started, total=False):
     engine: _Engine
     laps: list[Lap]
-    joint_states: _JointStates
 
 
 class _Begin(TypedDict):
@@ -105,7 +93,7 @@ class _Recorded(TypedDict):
 class RecordedRun:
     """What a run recorded.
 
-    run: how it was started (parameters, engine, and what else its maker put there: `laps`, `joint_states`).
+    run: how it was started (parameters, engine, and what else its maker put there: `laps`).
     frames: every frame that was published to the frame buffer, in order.
     ticks: every tick's record, as `TickRecord.to_json`, in order.
     begin: `at_ns`, when the controller began, and `frame`, the newest frame then, void as those before it.
@@ -206,8 +194,6 @@ class RecordedRun:
                 raise UserError(f"the recorded run cannot be replayed: frame {number} was not recorded")
         for tick in self.ticks:
             for event in tick["events"]:
-                if event["event"] == "enable" and "joint_states" in self.run:
-                    continue
                 reason = NOT_REPLAYABLE.get(event["event"])
                 if reason is not None:
                     raise UserError(

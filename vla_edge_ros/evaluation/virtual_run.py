@@ -159,10 +159,9 @@ def replay_recorded(bag: Bag, topic: str, parameters: settings.Parameters, recor
             rig.fail(error)
 
     def arrivals(rig: _Rig) -> Iterator[tuple[int, Callable[[], None]]]:
-        joint_states = recorded.run.get("joint_states", {"names": [], "received": []})
-        for state in joint_states["received"]:
-            at_ns, positions = state["received_ns"], state["positions"]
-            yield at_ns, partial(rig.feel, joint_states["names"], positions, at_ns)
+        for tick in recorded.ticks:
+            for state in tick["joint_states"]:
+                yield state["receipt_ns"], partial(rig.feel, state["positions"], state["receipt_ns"])
 
     with _Rig(parameters, topic, service, arrivals, ros_offset_ns, start) as rig:
         receive_until(recorded.begin["frame"])
@@ -261,9 +260,10 @@ class _Rig:
             raise UserError(f"the image of recorded frame {meta.index} cannot be used: {refused}") from None
         self._ordinals[meta.index] = ordinal
 
-    def feel(self, names: list[str], positions: list[float], at_ns: int) -> None:
-        """A joint state arrives."""
-        self.controller.planner.observe_joints(names, positions, None, at_ns)
+    def feel(self, positions: list[float], at_ns: int) -> None:
+        """A joint state arrives with the joints that the policy needs."""
+        planner = self.controller.planner
+        planner.observe_joints(planner.joints.names, positions, None, at_ns)
 
     def instruct(self, text: str) -> None:
         """An instruction arrives now; an equal text changes nothing."""

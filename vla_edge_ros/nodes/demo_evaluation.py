@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Sequence
 
-import numpy as np
 from rich.console import Console
 
 from vla_edge_ros.control.record import TickRecord
@@ -29,7 +28,7 @@ def evaluate(
         evictions[policy] = len(replayed.journal)
         if policy == values["memory.policy"]:
             again = replayed.records
-    is_equal = _compare(live, again, "joint_states" in recorded.run, console)
+    is_equal = _compare(live, again, console)
     bare_loop = recorded.end["bare_loop"]
     document = {
         "kind": "demo",
@@ -46,20 +45,10 @@ def evaluate(
     return document, strips
 
 
-def _compare(live: dict, records: Sequence[TickRecord], has_moved: bool, console: Console) -> bool:
-    """Whether the replay gave the run again, which is said. A robot's actions also depend on when its joint
-    states came, which is known to a millisecond: by how much they differ is said too.
-    """
+def _compare(live: dict, records: Sequence[TickRecord], console: Console) -> bool:
+    """Whether the replay gave the run again, which is said."""
     again = run_document.outcome([record.to_json() for record in records])
     differing = [part for part in run_document.OUTCOME if again[part] != live[part]]
-    if has_moved and differing == ["actions"]:
-        console.print(
-            "replayed at its own times the run has the same decisions and journal, "
-            f"and actions within {_furthest(live['actions'], again['actions']):.1g}",
-            highlight=False,
-            soft_wrap=True,
-        )
-        return True
     if differing:
         console.print(
             f"replayed at its own times the run has other {', '.join(differing)}",
@@ -72,13 +61,3 @@ def _compare(live: dict, records: Sequence[TickRecord], has_moved: bool, console
         )
     return not differing
 
-
-def _furthest(live: list, again: list) -> float:
-    """The largest difference of two lists of [tick, action or None]; infinite where one has no action."""
-    differences = [0.0]
-    for (_, one), (_, other) in zip(live, again, strict=True):
-        if (one is None) != (other is None):
-            return float("inf")
-        if one is not None:
-            differences.append(float(np.abs(np.subtract(one, other)).max()))
-    return max(differences)

@@ -54,10 +54,6 @@ def run(args: argparse.Namespace, given: dict, console: Console) -> int:
             )
         shutil.move(recording, bag_path)
     recorded = simulated.recorded
-    recorded.run["joint_states"] = {
-        "names": [*JOINTS, "gripper"],
-        "received": [{"received_ns": at_ns, "positions": at} for at_ns, at in simulated.joint_states],
-    }
     screen.summarise(simulated)
     with open_bag(bag_path) as bag:
         document, strips = evaluate(bag, IMAGE_TOPIC, values, recorded, (), console)

@@ -101,7 +101,7 @@ class SimulatedRun:
     skipped_steps: of physics (300 Hz). camera_hz, joint_states_hz: as sent, over all episodes.
     refused: trajectories and commands that the controllers did not follow.
     not_recorded: messages that are missing in the recording, where there is one.
-    sightings: in order, 30 a second. joint_states: (steady ns of receipt, positions (8,)), 100 a second.
+    sightings: in order, 30 a second.
     """
 
     episodes: list[SimulatedEpisode]
@@ -112,7 +112,6 @@ class SimulatedRun:
     joint_states_hz: float
     not_recorded: int
     sightings: list[Sighting]
-    joint_states: list[tuple[int, tuple[float, ...]]]
 
 
 class Table:
@@ -122,7 +121,7 @@ class Table:
         self.status: dict[str, str] = {}
         self.received_ns = 0
         self.sightings: list[Sighting] = []
-        self.joint_states: list[tuple[int, tuple[float, ...]]] = []
+        self.joints: tuple[float, ...] | None = None
         self._driver = driver
         self._process = process
         node = driver.node
@@ -162,13 +161,13 @@ class Table:
         self._wait_for(is_over, "end an episode", EPISODE_TIMEOUT_S + 2 * seconds)
 
     def _on_joint_states(self, message: JointState) -> None:
-        self.joint_states.append((time.monotonic_ns(), tuple(message.position)))
+        self.joints = tuple(message.position)
 
     def _on_episode(self, message: DiagnosticStatus) -> None:
         self.status = {pair.key: pair.value for pair in message.values}
         self.received_ns = time.monotonic_ns()
-        if self.joint_states:
-            self.sightings.append(Sighting(self.received_ns, self.status, self.joint_states[-1][1]))
+        if self.joints is not None:
+            self.sightings.append(Sighting(self.received_ns, self.status, self.joints))
 
     def _wait_for(self, is_done: Callable[[], object], purpose: str, timeout_s: float) -> None:
         self._driver.wait_for(
@@ -254,7 +253,6 @@ def run_simulated(
         rate("joint_states"),
         int(table.status["not_recorded"]),
         table.sightings,
-        table.joint_states,
     )
 
 
