@@ -155,7 +155,8 @@ def a_live_run(
 ) -> RecordedRun:
     """A run whose ticks wake late and whose passes take as long as they like.
 
-    joints: positions of those that the policy needs and the steady ns at which they come; where there are any, motion is enabled.
+    joints: the steady ns at which they come, and positions of those that the policy needs; where there are
+        any, motion is enabled.
     instructions: by tick.
     """
     frames, begin_ns, origin_ns = [], 5_000_000_000, 5_033_000_000
