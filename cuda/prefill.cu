@@ -3,8 +3,7 @@
 // so the last layer ends with its keys and values.
 //
 // Shapes: 32 tokens; stream float32 in registers, operands bf16, KV bf16, accumulation float32.
-// Geometry: GRID blocks x 256 threads and (HAS_FEEDER) a ninth warp that feeds the weight ring and RANKERS that rank the
-//   context, launched cooperatively, in clusters of two where they share the down projection (DOWN_BLOCKS);
+// Geometry: GRID blocks x 256 threads and (HAS_FEEDER) a ninth warp that feeds the weight ring, launched cooperatively;
 //   rows and weight stages as in decode.cu, each 16 x 16 fragment times four 8-token columns.
 // Bound by: device memory for the weights; then L2 for the activations that every block reads, most of all the
 //   down projection's 32 x INTERMEDIATE. Blocks meet at a barrier six times a layer while the ring runs ahead.
@@ -12,8 +11,7 @@
 //   warp takes some of the group's queries, and splits are combined in a fixed order.
 #define READ_ANEW
 #define RING_SLOTS (SLOTS - 2)   // the rest of shared memory holds sums
-#include "partner.cuh"
-#include "ranked.cuh"
+#include "ring.cuh"
 #include "workspace.cuh"
 
 constexpr int COPIES = 2;                                        // in flight in a block
@@ -33,30 +31,8 @@ constexpr bool HAS_FEEDER = 8 * Qkv::WARP_STEPS + 2 * Output::TILES <= 100 && QU
 #else
 constexpr bool HAS_FEEDER = false;
 #endif
-// Two or three more warps then cost no registers: they are given out to four warps at a time.
-#ifndef RANKER_WARPS
-#define RANKER_WARPS 3
-#endif
-#ifndef LAYERS_AHEAD
-#define LAYERS_AHEAD 1
-#endif
-constexpr int RANKERS = HAS_FEEDER ? RANKER_WARPS : 0;
-constexpr int ALL_THREADS = THREADS + 32 * (HAS_FEEDER + RANKERS);
+constexpr int ALL_THREADS = THREADS + 32 * HAS_FEEDER;
 
-// Blocks that share the rows of their down projections.
-#ifndef MOST_DOWN_BLOCKS
-#define MOST_DOWN_BLOCKS 2
-#endif
-#if __CUDA_ARCH__ >= 900
-constexpr int DOWN_BLOCKS = HAS_FEEDER && GRID % 2 == 0 && Down::TILES == 1 && Down::SEGMENTS % 2 == 0 ? MOST_DOWN_BLOCKS : 1;
-#define IN_CLUSTERS __cluster_dims__(DOWN_BLOCKS, 1, 1)
-#else
-constexpr int DOWN_BLOCKS = 1;
-#define IN_CLUSTERS
-#endif
-
-#include "prefill_constants.cuh"
-#include "prefill_rank.cuh"
 #include "prefill_ring.cuh"
 
 static_assert(sizeof(Shared::sums) >= sizeof(float) * ROUND_QUERIES * (CHUNKS + WARPS * HEAD_DIM), "combination uses `sums`");
@@ -95,22 +71,14 @@ struct Prefiller {
     const Arguments& p;
     Shared& shared;
     PrefillRing ring;
-    int n_context, n_tokens, layer;
+    int n_context, n_tokens, n_chunks, layer;
     u32 tag;
     int buffer;
     float x0[Output::TILES], x1[Output::TILES];   // stream of pair thread % 8 of each tile, token thread / 8
 
-    __device__ __forceinline__ int n_chunks() const { return ceil_div(n_context + n_tokens, CHUNK); }
-
     __device__ __forceinline__ void meet() {
         ring.feed();
-        Constants::wait();
         grid_barrier(reinterpret_cast<u32*>(p.prefill + Prefill::FLAGS), ++tag);
-    }
-
-    // Before a meeting after which others write to this layer's ranks.
-    __device__ __forceinline__ void wait_for_rankers(int next_layer) const {
-        if (RANKERS > 0 && threadIdx.x == 0 && next_layer < LAYERS) shared.rankers.wait(next_layer);
     }
 
     __device__ __forceinline__ float* trace(int token, int part) const {
@@ -180,7 +148,7 @@ struct Prefiller {
     }
 
     // Passes the stream on: the next norm's operand, and the block's part of each token's sum of squares.
-    __device__ __forceinline__ void pass_on(const float2* norm, size_t operand, size_t squares) {
+    __device__ __forceinline__ void pass_on(const float* norm, size_t operand, size_t squares) {
         const Place me;
         const int i = me.thread % 8, token = me.thread / 8;
         float square = 0;
@@ -188,7 +156,7 @@ struct Prefiller {
         for (int tile = 0; tile < Output::TILES; tile++) {
             const int pair = blockIdx.x * Output::BLOCK_PAIRS + tile * 8 + i;
             if (i < Output::tile_pairs(tile) && pair < Output::PAIRS) {
-                const float2 weight = norm[tile * 8 + i];
+                const float2 weight = *reinterpret_cast<const float2*>(norm + 2 * pair);
                 *reinterpret_cast<u32*>(p.prefill + operand + operand_place(2 * pair, token)) =
                     pack(x0[tile] * weight.x, x1[tile] * weight.y);
                 square += two_products(x0[tile], x0[tile], x1[tile], x1[tile]);
@@ -208,7 +176,6 @@ struct Prefiller {
         const Place me;
         const int i = me.thread % 8, token = me.thread / 8;
         const int rank = min(n_context + token, N_SLOTS - 1);
-        const Constants& constants = shared.constants;
         {
             const int pair = blockIdx.x * Qkv::BLOCK_PAIRS + tile * 8 + i;
             const bool is_mine = i < pairs && pair < Qkv::PAIRS;
@@ -217,11 +184,10 @@ struct Prefiller {
             float2 turn = make_float2(1, 0);
             if (is_mine) {
                 const float scale = shared.scale[token];
-                const float2 bias = constants.bias[tile * 8 + i];
-                y0 = row_sum(i, token) * scale + bias.x;
-                y1 = row_sum(i + 8, token) * scale + bias.y;
+                y0 = row_sum(i, token) * scale + p.qkv_bias[layer * QKV_ROWS + upper];
+                y1 = row_sum(i + 8, token) * scale + p.qkv_bias[layer * QKV_ROWS + upper + HALF_DIM];
                 if (float* to = trace(token, Trace::QKV + upper)) to[0] = y0, to[HALF_DIM] = y1;
-                turn = constants.turn[token][tile * 8 + i];
+                if (head < Q_HEADS + KV_HEADS) turn = p.rope[rank * HALF_DIM + d];
             }
             if (head >= Q_HEADS) {
                 y0 = rounded(y0);
@@ -243,7 +209,7 @@ struct Prefiller {
                 return;
             }
             const int which = head - Q_HEADS, is_value = which >= KV_HEADS, kv_head = which - is_value * KV_HEADS;
-            const int slot = constants.slots[token], chunk = rank / CHUNK, r = rank % CHUNK;
+            const int slot = p.command->token_slots[token], chunk = rank / CHUNK, r = rank % CHUNK;
             const size_t row = (size_t(layer) * N_SLOTS + slot) * KV_HEADS + kv_head;
             *reinterpret_cast<u32*>(p.cache + (row * 2 + is_value) * HEAD_DIM + dim) = plain;
             char* split = p.ranked + split_offset(layer, chunk, kv_head);
@@ -264,14 +230,9 @@ struct Prefiller {
     __device__ __forceinline__ void add_tile(int tile, int pairs, int part) {
         const Place me;
         const int i = me.thread % 8, token = me.thread / 8;
-        if (i < pairs) join(tile, row_sum(i, token), row_sum(i + 8, token), part);
-    }
-    // A thread's pair of sums joins the stream.
-    __device__ __forceinline__ void join(int tile, float y0, float y1, int part) {
-        const Place me;
-        const int i = me.thread % 8, token = me.thread / 8;
         const int pair = blockIdx.x * Output::BLOCK_PAIRS + tile * 8 + i;
-        if (pair >= Output::PAIRS) return;
+        if (i >= pairs || pair >= Output::PAIRS) return;
+        const float y0 = row_sum(i, token), y1 = row_sum(i + 8, token);
 #pragma unroll
         for (int at = 0; at < Output::TILES; at++) {
             if (at != tile) continue;
@@ -300,41 +261,58 @@ struct Prefiller {
         }
     }
 
-    // In prefill_down.cuh.
-    __device__ __forceinline__ void down_alone();
-    __device__ __forceinline__ void down_in_pair();
-    __device__ __forceinline__ void down();
-
-    // Which slot's data `ranked` holds at each rank from now on; none of any after a pass that was stopped.
-    __device__ __forceinline__ void tell_ranked(bool is_whole) const {
-        if (threadIdx.x >= 32) return;
+    __device__ __forceinline__ void down() {
+        const Place me;
+        constexpr int STEPS = Down::SEGMENT_STEPS;
+        constexpr bool EXACT = Down::K_STEPS == WARPS * Down::SEGMENTS * STEPS;
+        const int base = me.warp * Down::WARP_STEPS, end = min(base + Down::WARP_STEPS, Down::K_STEPS);
 #pragma unroll 1
-        for (int rank = blockIdx.x * 32 + threadIdx.x; rank < N_SLOTS; rank += GRID * 32) {
-            const int token = rank - n_context;
-            const int slot = token < 0 ? p.command->context_slots[rank] : token < n_tokens ? p.command->token_slots[token] : -1;
-            p.ranked_slots[rank] = is_whole ? slot : -2;
+        for (int tile = 0; tile < Down::TILES; tile++) {
+            const int pairs = Down::TILES == 1 ? Down::LAST_PAIRS : Down::tile_pairs(tile);
+            float c[4][4] = {};
+            // As soon as a step of a segment is done, the same step's operand of the next one is asked for.
+            u32 b[STEPS][4][2];
+            load_operand<STEPS, EXACT>(p.prefill + Prefill::GATED, base, end, me.lane, b);
+#pragma unroll 1
+            for (int segment = 0; segment < Down::SEGMENTS; segment++) {
+                const int next = base + (segment + 1) * STEPS;
+                const char* stage = ring.wait() + me.warp * (STEPS * 64) * pairs;
+#pragma unroll
+                for (int s = 0; s < STEPS; s++) {
+                    const uint4 a = load_fragment(stage, pairs * 64, s, me.lane, pairs);
+#pragma unroll
+                    for (int n = 0; n < 4; n++) mma(c[n], a, b[s][n][0], b[s][n][1]);
+                    if (segment + 1 < Down::SEGMENTS) load_step<EXACT>(p.prefill + Prefill::GATED, next + s, end, me.lane, b[s]);
+                }
+                ring.release();
+            }
+            buffer ^= 1;
+            leave_sums(me, c);
+            meet_workers();
+            add_tile(tile, pairs, Trace::OUT);
         }
     }
 
     // Block 0 tells all blocks, at their next meeting, to stop if what remains cannot end in time.
     __device__ __forceinline__ void look_at_time(int layers_left) const {
         if (blockIdx.x != 0 || threadIdx.x != 0) return;
-        if (is_too_late(shared.end_ns, layers_left, shared.layer_ns)) p.command->is_aborted = 1;
+        Command& command = *p.command;
+        const u64 steps_ns = u64(command.n_steps) * LAYERS * command.decode_layer_ns;
+        if (is_too_late(command.abort_ns - min(command.abort_ns, steps_ns), layers_left, command.prefill_layer_ns)) {
+            command.is_aborted = 1;
+        }
     }
+    __device__ __forceinline__ bool is_stopped() const { return __ldcg(&p.command->is_aborted); }
 
-    // All layers. False if the pass was stopped before or after one of them.
+    // All layers. False if the pass was stopped after one of them.
     __device__ __forceinline__ bool run() {
 #pragma unroll 1
         for (layer = 0; layer < LAYERS; layer++) {
+            const float* norms = p.norms + size_t(2 * layer) * HIDDEN;
             // Three projections by the same code: its instructions must stay in the cache.
 #pragma unroll 1
             for (int phase = 0; phase < 3; phase++) {
                 const Place me;
-                if (phase == 0) {
-                    shared.constants.ask_norm(p, 2 * layer + 2, shared.constants.after);
-                    shared.constants.ask_stop(p);
-                }
-                if (phase == 2) shared.constants.ask_layer(p, layer + 1);
                 const size_t squares = phase == 2 ? Prefill::MLP_SQUARES : Prefill::LAYER_SQUARES;
                 const size_t operand = phase == 0 ? Prefill::LAYER_INPUT : phase == 1 ? Prefill::ATTENDED : Prefill::MLP_INPUT;
                 const int tiles = phase == 0 ? Qkv::TILES : phase == 1 ? Output::TILES : GateUp::TILES;
@@ -349,41 +327,34 @@ struct Prefiller {
                     }
                 });
                 if (phase == 0) {
-                    if (layer >= full_layers(p)) {
-                        Constants::wait();
-                        meet_workers();
-                        return !shared.constants.must_stop;
-                    }
+                    if (layer >= full_layers(p)) return true;
                     meet();
-                    if (shared.constants.must_stop) return false;
                     attention();
                     meet();
                     combination();
                 } else if (phase == 1) {
-                    pass_on(shared.constants.middle, Prefill::MLP_INPUT, Prefill::MLP_SQUARES);
+                    pass_on(norms + HIDDEN, Prefill::MLP_INPUT, Prefill::MLP_SQUARES);
                 } else {
                     meet();
                     down();
-                    pass_on(shared.constants.after, Prefill::LAYER_INPUT, Prefill::LAYER_SQUARES);
+                    pass_on(norms + 2 * HIDDEN, Prefill::LAYER_INPUT, Prefill::LAYER_SQUARES);
                     look_at_time(LAYERS - 1 - layer);
-                    wait_for_rankers(layer + 1);
                 }
                 meet();
             }
+            if (is_stopped()) return false;
         }
-        return !__ldcg(&p.command->is_aborted);
+        return true;
     }
 };
 
 #include "prefill_attention.cuh"
-#include "prefill_down.cuh"
 #include "prefill_embedding.cuh"
 
 extern "C" __device__ const u64 SHARED_BYTES = RING_SLOTS * Ring::BYTES + sizeof(Shared);
 extern "C" __device__ const u64 BLOCK_THREADS = ALL_THREADS;
-extern "C" __device__ const u64 RANKS_CONTEXT = RANKERS > 0;
 
-extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) IN_CLUSTERS prefill(const __grid_constant__ Arguments p) {
+extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) prefill(const __grid_constant__ Arguments p) {
     extern __shared__ __align__(128) char memory[];
     const Command* command = p.command;
     if (command->is_void) return;
@@ -391,53 +362,47 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) IN_CLUSTERS prefill
 
     Shared& shared = *reinterpret_cast<Shared*>(memory + RING_SLOTS * Ring::BYTES);
     const int n_context = command->n_context, n_tokens = command->n_tokens;
+    const int n_chunks = ceil_div(n_context + n_tokens, CHUNK);
     const bool is_frame = command->is_frame;
     Ring ring(memory, shared.barriers);
     if (threadIdx.x == 0) {
         ring.init();
-        shared.partner.init();
         shared.open_layer = shared.stop = 0;
-        const u64 steps_ns = u64(command->n_steps) * LAYERS * command->decode_layer_ns;
-        shared.end_ns = command->abort_ns - min(command->abort_ns, steps_ns);
-        shared.layer_ns = command->prefill_layer_ns;
-        for (int i = 0; i < RANKERS; i++) shared.rankers.n_layers[i] = 0;
         shared.fed_layer = is_frame ? -1 : 0;
         shared.n_fed = 0;
         shared.in_flight = COPIES;
     }
-    shared.program.fill<DOWN_BLOCKS>(ceil_div(n_context + n_tokens, CHUNK));
+    shared.program.fill(n_chunks);
     if (threadIdx.x == 0) shared.fed_next = is_frame ? shared.program.n_layer : 0;
     __syncthreads();
-    if (threadIdx.x >= THREADS + 32) {
-        Ranker{p, shared.rankers, shared.open_layer, shared.stop, int(threadIdx.x - THREADS) / 32 - 1, n_context}.run();
-        return;
-    }
     if (threadIdx.x >= THREADS) {
-        const Cursor cursor{shared.program, p, shared.open_layer, shared.rankers, n_context, full_layers(p), shared.fed_layer, shared.fed_next};
+        const Cursor cursor{shared.program, p, shared.open_layer, n_context, full_layers(p), shared.fed_layer, shared.fed_next};
         Feeder<Cursor>(ring, cursor, shared.in_flight).run(shared.stop);
         return;
     }
-    Prefiller prefiller{p, shared, {ring, p, shared, n_context}, n_context, n_tokens, 0, command->epoch, 0};
+    Prefiller prefiller{p, shared, {ring, p, shared, n_context}, n_context, n_tokens, n_chunks, 0, command->epoch, 0};
     prefiller.ring.feed();
-    shared.constants.ask_pass(p, n_context);
-    shared.constants.ask_norm(p, 0, shared.constants.after);
-    shared.constants.ask_layer(p, 0);
+
+    if (blockIdx.x == 0) {   // what `ranked` holds from now on
+        for (int rank = threadIdx.x; rank < N_SLOTS; rank += THREADS) {
+            const int token = rank - n_context;
+            p.ranked_slots[rank] = token < 0                     ? command->context_slots[rank]
+                                   : token < n_tokens ? command->token_slots[token]
+                                                                : -1;
+        }
+    }
     if (is_frame) {
         prefiller.embed_frame();
     } else {
         prefiller.embed_prompt();
     }
-    Constants::wait();
-    meet_workers();
-    prefiller.pass_on(shared.constants.after, Prefill::LAYER_INPUT, Prefill::LAYER_SQUARES);
+    prefiller.pass_on(p.norms, Prefill::LAYER_INPUT, Prefill::LAYER_SQUARES);
     prefiller.look_at_time(LAYERS);
-    prefiller.wait_for_rankers(0);
     prefiller.meet();
     if (blockIdx.x == 0 && threadIdx.x == 0) p.result->embedded_ns = device_time_ns();
 
-    const bool is_done = prefiller.run();
+    const bool is_done = !prefiller.is_stopped() && prefiller.run();
     if (!is_done) shared.stop = 1;
-    prefiller.tell_ranked(is_done);   // all blocks have met, and seen what it held before
     prefiller.ring.drain();
     if (blockIdx.x == 0 && threadIdx.x == 0) {
         if (!is_done) {

@@ -118,12 +118,10 @@ __device__ __forceinline__ void Prefiller::attention() {
     if (threadIdx.x == 0) shared.open_layer = layer + 1;
     __syncwarp();
     ring.feed();
-    int block;   // read anew, as in Place
-    asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(block));
 #pragma unroll 1
     for (int u = 0; u < KV_UNITS; u++) {
-        const int unit = block + u * GRID, chunk = unit / KV_HEADS;
-        if (chunk >= n_chunks()) break;
+        const int unit = blockIdx.x + u * GRID, chunk = unit / KV_HEADS;
+        if (chunk >= n_chunks) break;
         attend(chunk, unit % KV_HEADS);
     }
 }
@@ -146,7 +144,7 @@ __device__ __forceinline__ void Prefiller::combination() {
 #pragma unroll
             for (int i = 0; i < N; i++) {
                 const int chunk = i * 32 + me.lane;
-                stat[i] = chunk < n_chunks() ? __ldcg(stats + chunk * KV_HEADS * QUERIES) : make_float2(LOWEST, 0);
+                stat[i] = chunk < n_chunks ? __ldcg(stats + chunk * KV_HEADS * QUERIES) : make_float2(LOWEST, 0);
             }
         }
         u32 word[ROUND_QUERIES][SPLITS][WORDS];
@@ -159,7 +157,7 @@ __device__ __forceinline__ void Prefiller::combination() {
                 const int chunk = i * WARPS + me.warp;
 #pragma unroll
                 for (int j = 0; j < WORDS; j++) {
-                    word[n][i][j] = chunk < n_chunks() && (HALF_DIM >= 32 || me.lane < HALF_DIM)
+                    word[n][i][j] = chunk < n_chunks && (HALF_DIM >= 32 || me.lane < HALF_DIM)
                                         ? __ldcg(from + chunk * (KV_HEADS * QUERIES * HALF_DIM) + j * 32)
                                         : 0;
                 }

@@ -11,7 +11,6 @@ struct Cursor {
     const Program<Vision>& program;
     const Arguments& p;
     const volatile int& open_layer;           // layers below have their new keys and values at their ranks
-    const RankerShared& rankers;              // those before are there in layers that they have come past
     int n_context, n_full_layers;
     int layer, next;                          // layer -1: the patch embedding
 
@@ -22,14 +21,11 @@ struct Cursor {
     __device__ __forceinline__ bool is_ended() const {
         return layer >= LAYERS || (layer >= n_full_layers && next == program.ranked_at);
     }
-    __device__ __forceinline__ bool is_open() const {
-        if (RANKERS > 0 && program.stages[next].is_ranked && !__all_sync(~0u, rankers.have(layer))) return false;
-        return !is_new() || !__any_sync(~0u, open_layer <= layer);
-    }
+    __device__ __forceinline__ bool is_open() const { return !is_new() || !__any_sync(~0u, open_layer <= layer); }
     __device__ __forceinline__ void take(const char*& from, u32& bytes) {
         const Stage stage = program.stages[next];
 #if __CUDA_ARCH__ >= 900
-        if (RANKERS > 0 ? stage.is_ranked : is_new()) asm volatile("fence.proxy.async;" ::: "memory");
+        if (is_new()) asm volatile("fence.proxy.async;" ::: "memory");
 #endif
         const char* base = layer < 0          ? p.vision
                            : stage.is_ranked ? p.ranked + layer * RANKED_LAYER_BYTES
@@ -47,11 +43,6 @@ struct Shared {
     Program<Vision> program;
     u64 barriers[2 * RING_SLOTS];
     volatile int open_layer, in_flight, stop;
-    u64 end_ns;                 // by when prefill must end
-    u32 layer_ns;               // what a layer of it takes at least
-    RankerShared rankers;
-    Constants constants;
-    Partner partner;
     int fed_layer, fed_next;    // where the first warp goes on, if no ninth one feeds the ring
     u32 n_fed;
     alignas(16) float sums[2][WARPS][16][FRAME_TOKENS];   // of the tile in hand, and of the one before
@@ -71,7 +62,7 @@ struct PrefillRing : Ring {
             bool has_started;
 #pragma unroll 1
             do {
-                const Cursor cursor{shared.program, p, shared.open_layer, shared.rankers, n_context, full_layers(p), shared.fed_layer, shared.fed_next};
+                const Cursor cursor{shared.program, p, shared.open_layer, n_context, full_layers(p), shared.fed_layer, shared.fed_next};
                 Feeder<Cursor> feeder(*this, cursor, shared.in_flight, shared.n_fed);
                 __syncwarp();
                 has_started = feeder.try_next();
@@ -104,7 +95,7 @@ struct PrefillRing : Ring {
     // Copies in flight must land before the block ends.
     __device__ __forceinline__ void drain() const {
         if (HAS_FEEDER || threadIdx.x >= 32) return;
-        const Cursor cursor{shared.program, p, shared.open_layer, shared.rankers, n_context, 0, 0, 0};
+        const Cursor cursor{shared.program, p, shared.open_layer, n_context, 0, 0, 0};
         Feeder<Cursor>(*this, cursor, shared.in_flight, shared.n_fed).drain();
     }
 };

@@ -21,24 +21,17 @@ struct Program {
     Stage stages[MOST];
     int n_layer, n_all, ranked_at;    // stages of a layer, of both; the first that reads `ranked`
 
-    // The stages of the block's rows; where neighbouring blocks share theirs, an equal part of the stages of all their
-    // rows, its own first.
-    template <class M, int BLOCKS = 1>
+    template <class M>
     __device__ void add(int& n, u64& offset) {
-        static_assert(M::STAGES % BLOCKS == 0, "an equal part of the stages");
-        const int part = blockIdx.x % BLOCKS;
-        for (int at = threadIdx.x; at < M::STAGES; at += blockDim.x) {
-            const int s = part * (M::STAGES / BLOCKS) + at / BLOCKS, block = blockIdx.x - part + (part + at) % BLOCKS;
+        for (int s = threadIdx.x; s < M::STAGES; s += blockDim.x) {
             const u32 bytes = M::stage_bytes(s);
-            stages[n + at] = {offset + M::stage_offset(s) + u64(block) * WARPS * bytes, bytes, 0};
+            stages[n + s] = {offset + M::stage_offset(s) + u64(blockIdx.x) * WARPS * bytes, bytes, 0};
         }
         n += M::STAGES;
         offset += M::BYTES;
     }
 
-    // By all threads, before they meet. Splits from `n_chunks` on are not read. DOWN_BLOCKS: how many blocks share that
-    // projection.
-    template <int DOWN_BLOCKS = 1>
+    // By all threads, before they meet. Splits from `n_chunks` on are not read.
     __device__ void fill(int n_chunks) {
         int n = 0;
         u64 offset = 0;
@@ -51,7 +44,7 @@ struct Program {
         n += 2 * n_units;
         add<Output>(n, offset);
         add<GateUp>(n, offset);
-        add<Down, DOWN_BLOCKS>(n, offset);
+        add<Down>(n, offset);
         const int n_of_layer = n;
         offset = 0;
         add<Other>(n, offset);

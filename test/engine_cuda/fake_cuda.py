@@ -56,7 +56,6 @@ class FakeDriver:
             b"SIZES": np.array([sizes[name] for name in SIZE_NAMES], np.uint64).tobytes(),
             b"SHARED_BYTES": np.uint64(200_000).tobytes(),
             b"BLOCK_THREADS": np.uint64(256).tobytes(),
-            b"RANKS_CONTEXT": np.uint64(1).tobytes(),
         }
 
     @property

@@ -48,7 +48,6 @@ class HostKernels:
     """`capture` gives what was captured, with the trace's address."""
 
     sizes = PACKED
-    block_launches = ("fetch", "prefill")
 
     def __init__(self, device, plan, flags=()):
         self.flags, self.packed = flags, []

@@ -18,16 +18,13 @@ def test_a_decode_step_moves_the_weights_the_context_and_the_small_head_once():
 
 
 def test_the_work_of_each_stage_is_what_its_arithmetic_needs():
-    work = stage_work(CONFIG, n_context=4045, n_moved=4000, ranks_in_prefill=False)
+    work = stage_work(CONFIG, n_context=4045, n_moved=4000)
     assert work["fetch_and_rank"] == {"bytes": 2 * 4000 * RANK, "flops": 0}
     assert work["vision"] == {"bytes": 2 * 1536 * 768 + 32 * 768, "flops": 2 * 32 * 768 * 1536}
     # Query t of the frame sees 4045 + t + 1 keys; scores and their sum take two products of 1536 each.
     seen = sum(4045 + t + 1 for t in range(32))
     assert work["prefill"]["flops"] == 2 * 32 * 28 * LAYER + 4 * seen * 1536 * 28
     assert work["prefill"]["bytes"] == 2 * 28 * LAYER + 4077 * RANK
-    within = stage_work(CONFIG, n_context=4045, n_moved=4000, ranks_in_prefill=True)
-    assert within["fetch_and_rank"]["bytes"] == 0
-    assert within["prefill"]["bytes"] == work["prefill"]["bytes"] + 2 * 4000 * RANK
     assert work["decode_step"]["bytes"] == step_bytes(CONFIG, 4081) + RANK
     assert work["decode_step"]["flops"] == 2 * (28 * LAYER + 256 * 1536) + 4 * 4081 * 1536 * 28
 

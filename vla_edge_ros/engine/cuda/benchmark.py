@@ -107,8 +107,6 @@ class Bench:
             host.append(ended - began)
             busy.append(cpu)
         rows = np.array(rows)
-        ranks_in_prefill = "rank_context" not in self.decoder.kernels.block_launches
-        n_moved = (n_context - PROMPT_TOKENS) * is_evicting
         median_step_ns = float(np.median(steps))
         moved = step_bytes(self.config, n_context + FRAME_TOKENS + MAX_ACTION_TOKENS // 2)
         return {
@@ -121,7 +119,7 @@ class Bench:
             "decode_step_us": quantiles_us(steps),
             "host_pass_us": quantiles_us(host),
             "host_cpu_us": quantiles_us(busy),
-            "work": stage_work(self.config, n_context, n_moved, ranks_in_prefill),
+            "work": stage_work(self.config, n_context, (n_context - PROMPT_TOKENS) * is_evicting),
             "decode_step_bytes": moved,
             "decode_gbps": round(moved / median_step_ns, 1),
         }

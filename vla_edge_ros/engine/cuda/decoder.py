@@ -11,7 +11,14 @@ import numpy as np
 from vla_edge_ros.engine.cuda.arena import Arena, account_of
 from vla_edge_ros.engine.cuda.device import Device, check
 from vla_edge_ros.engine.cuda.device_clock import DeviceClock
-from vla_edge_ros.engine.cuda.kernels import Arguments, Kernels, command_dtype, last_mark_ns, result_dtype
+from vla_edge_ros.engine.cuda.kernels import (
+    BLOCK_LAUNCHES,
+    Arguments,
+    Kernels,
+    command_dtype,
+    last_mark_ns,
+    result_dtype,
+)
 from vla_edge_ros.engine.cuda.plan import Plan
 from vla_edge_ros.engine.cuda.upload import Uploader, bf16_bits, fill_random, rope_table
 from vla_edge_ros.engine.cuda.waiting import Waiting
@@ -121,8 +128,8 @@ class CudaDecoder:
             self._launched_ns = 0
             self._waiting = Waiting(self._is_over)
             self.clock = DeviceClock()
-            self.frame_graph = self.capture(*kernels.block_launches, "decode")
-            self.prompt_graph = self.capture(*kernels.block_launches)
+            self.frame_graph = self.capture(*BLOCK_LAUNCHES, "decode")
+            self.prompt_graph = self.capture(*BLOCK_LAUNCHES)
             self._releases = releases.pop_all()
 
     def _allocate(self, frames: FrameMemory) -> None:

@@ -11,7 +11,7 @@ from vla_edge_ros.engine.cuda.decoder import CudaDecoder, FrameMemory
 from vla_edge_ros.engine.cuda.device import Device, check
 from vla_edge_ros.engine.cuda.gate_passes import EnginePass
 from vla_edge_ros.engine.cuda.gate_weights import HeldWeights, Tensors
-from vla_edge_ros.engine.cuda.kernels import LOSES_SPLIT, TRACED, Kernels
+from vla_edge_ros.engine.cuda.kernels import BLOCK_LAUNCHES, LOSES_SPLIT, TRACED, Kernels
 from vla_edge_ros.engine.cuda.plan import Plan
 from vla_edge_ros.engine.cuda.reference import Parts
 from vla_edge_ros.engine.interface import FRAME_TOKENS, MAX_ACTION_TOKENS, EngineError
@@ -50,10 +50,9 @@ class GpuProbe:
         decoder = self._decoder
         arguments = decoder.arguments
         arguments.trace, arguments.prefill_trace = self._trace.data_ptr(), self._prefill_trace.data_ptr()
-        prefill = kernels.block_launches
         graphs = {
-            True: kernels.capture((*prefill, "decode"), arguments, decoder.stream),
-            False: kernels.capture(prefill, arguments, decoder.stream),
+            True: kernels.capture((*BLOCK_LAUNCHES, "decode"), arguments, decoder.stream),
+            False: kernels.capture(BLOCK_LAUNCHES, arguments, decoder.stream),
         }
         arguments.trace = arguments.prefill_trace = 0
         return graphs

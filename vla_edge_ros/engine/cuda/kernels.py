@@ -107,6 +107,9 @@ class Launch:
 
 KERNELS = ("pack", "decode", "prefill", "frame", "ranked")
 
+BLOCK_LAUNCHES = ("fetch", "rank_context", "prefill")
+"""What a block of tokens takes, in order; "decode" may follow."""
+
 _NOT_FOR_THIS_DRIVER = ("NO_BINARY_FOR_GPU", "INVALID_IMAGE", "UNSUPPORTED_PTX_VERSION", "INVALID_PTX")
 
 
@@ -153,7 +156,6 @@ class Kernels:
     """All kernels of a plan on a device. Raises EngineError if they cannot be compiled or loaded.
 
     flags: TRACED, LOSES_SPLIT.
-    block_launches: names of the launches that a block of tokens takes, in order; "decode" may follow.
     """
 
     def __init__(self, device: Device, plan: Plan, flags: tuple[str, ...] = ()):
@@ -172,8 +174,6 @@ class Kernels:
             self._modules[name] = load_module(device, compiler, name)
         self.plan_id = plan.identity(compiler.build) + "".join(flags)
         self.sizes = _sizes(device, self._modules["pack"])
-        (ranks_context,) = _constants(device, self._modules["prefill"], b"RANKS_CONTEXT", 1)
-        self.block_launches = ("fetch", "prefill") if ranks_context else ("fetch", "rank_context", "prefill")
         persistent = {name: self._persistent(name, plan.grid) for name in ("prefill", "decode")}
         self.launches = {
             "fetch": Launch(self.function("frame", b"fetch"), (1, 1), 1024),

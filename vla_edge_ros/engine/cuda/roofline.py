@@ -21,14 +21,11 @@ def step_bytes(config: ModelConfig, n_ranks: int) -> int:
     return _BF16_BYTES * (layers + ACTION_ROWS * config.hidden_size)
 
 
-def stage_work(
-    config: ModelConfig, n_context: int, n_moved: int, ranks_in_prefill: bool
-) -> dict[str, dict[str, int]]:
+def stage_work(config: ModelConfig, n_context: int, n_moved: int) -> dict[str, dict[str, int]]:
     """`bytes` and `flops` of each stage of a pass after `n_context` ranks; the decode step is the fifth.
 
     Weights and valid keys and values are read once, what is new is written once; products count two FLOPs.
-    n_moved: ranks whose slots changed since the pass before, which are gathered into rank order, by prefill
-        or before it.
+    n_moved: ranks whose slots changed since the pass before, which are gathered into rank order.
     """
     layers, hidden = config.num_hidden_layers, config.hidden_size
     parameters = layers * layer_parameters(config)
@@ -37,19 +34,16 @@ def stage_work(
     def attention_flops(n_queries: int, n_keys: float) -> int:
         return round(4 * n_queries * n_keys * config.query_size * layers)
 
-    moved_bytes = 2 * n_moved * rank_bytes
     n_step = n_context + FRAME_TOKENS + 4
     frame_keys = n_context + (FRAME_TOKENS + 1) / 2
     return {
-        "fetch_and_rank": {"bytes": 0 if ranks_in_prefill else moved_bytes, "flops": 0},
+        "fetch_and_rank": {"bytes": 2 * n_moved * rank_bytes, "flops": 0},
         "vision": {
             "bytes": _BF16_BYTES * hidden * PATCH_SIZE + FRAME_TOKENS * PATCH_SIZE,
             "flops": 2 * FRAME_TOKENS * PATCH_SIZE * hidden,
         },
         "prefill": {
-            "bytes": _BF16_BYTES * parameters
-            + (n_context + FRAME_TOKENS) * rank_bytes
-            + (moved_bytes if ranks_in_prefill else 0),
+            "bytes": _BF16_BYTES * parameters + (n_context + FRAME_TOKENS) * rank_bytes,
             "flops": 2 * FRAME_TOKENS * parameters + attention_flops(FRAME_TOKENS, frame_keys),
         },
         "decode_step": {
