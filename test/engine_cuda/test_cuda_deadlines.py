@@ -65,7 +65,7 @@ class MadeUpDevice:
     def close(self):
         pass
 
-    def fill_prompt(self, tokens, slots):
+    def fill_prompt(self, tokens, slots, context_slots):
         if self.fault is not None:
             raise self.fault
 
