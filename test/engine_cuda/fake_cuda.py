@@ -28,7 +28,8 @@ class FakeDriver:
 
     fail_at: number of the call that fails, from 1 on: it has made nothing, but what it frees is freed.
     fail_with: function name -> error, each time.
-    logit: what every pass comes to. pass_ns: device time of a pass by the options that the latest decode kernel was compiled with.
+    logit: what every pass comes to.
+    pass_ns: device time of a pass by the options that the latest decode kernel was compiled with.
     held: (kind, handle) of what was made and not destroyed yet.
     """
 
