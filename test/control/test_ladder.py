@@ -8,6 +8,7 @@ from control_rig import MS, Rig
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from vla_edge_ros.actions.reading import PolicyError
 from vla_edge_ros.control.admission import Admission, AdmissionConfig
 from vla_edge_ros.control.events import Enable, ResetMemory
 from vla_edge_ros.control.ladder import NO_STEPS, LadderConfig, Step, choose, most_to_forget, most_to_hold
@@ -452,3 +453,13 @@ def test_every_step_is_off_unless_asked_for(off):
     config = ladder_config(values, policy_of(values))
     assert most_to_forget(config, 127, 1000) == most_to_hold(config, 8) == 0
     assert picture_log(values) is None
+
+
+def test_a_policy_whose_end_cannot_be_held_is_refused_when_the_controller_is_built():
+    values = validate_all({"ladder.least_tokens": 3})
+    with pytest.raises(
+        PolicyError, match=r"ladder.least_tokens is 3 and would hold joint6, of kind position"
+    ):
+        ladder_config(values, policy_of(values))
+    gripper_alone = validate_all({"ladder.least_tokens": 6})
+    assert most_to_hold(ladder_config(gripper_alone, policy_of(gripper_alone)), 7) == 1
