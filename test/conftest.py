@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from vla_edge_ros.nodes.private_domain import enter_private_domain
+from vla_edge_ros.nodes.private_domain import private_domain
 from vla_edge_ros.share import large_image_variables
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -40,10 +40,10 @@ def ros_environment():
         "AMENT_PREFIX_PATH": os.environ.get("AMENT_PREFIX_PATH") or sys.prefix,
         "RMW_IMPLEMENTATION": "rmw_fastrtps_cpp",
     }
-    enter_private_domain(changes)
-    changes.update(large_image_variables(changes))
-    before = {name: os.environ.get(name) for name in changes}
-    os.environ.update(changes)
-    yield {**os.environ, "PYTHONPATH": str(ROOT)}
+    with private_domain(changes):
+        changes.update(large_image_variables(changes))
+        before = {name: os.environ.get(name) for name in changes}
+        os.environ.update(changes)
+        yield {**os.environ, "PYTHONPATH": str(ROOT)}
     for name, value in before.items():
         os.environ.pop(name) if value is None else os.environ.update({name: value})

@@ -498,3 +498,36 @@ def test_what_is_probably_not_meant_is_a_warning(policy_of):
     quick = policy_of({"a": "position"}, period_ms=15)
     (warning,) = ActionPlanner(quick, ActionConfig(PERIOD_NS)).warnings
     assert "action_period_ms of 15 is below actions.min_lead_ms of 20" in warning
+
+
+# Fewer tokens than dimensions
+
+
+@pytest.mark.parametrize("interface", ["trajectory", "command"])
+def test_dimensions_that_were_not_decoded_stay_where_they_were_commanded_to_be(loop_of, row, interface):
+    loop = loop_of({"a": "joint_delta", "b": "joint_delta", "g": "gripper"}, interface=interface)
+    loop.see(0.0, 0.5, 0.25)
+    loop.fresh(row(0.02, 0.02, 0.25))
+    before = loop.planner.last_action
+    # The arm sags, which moves no command.
+    loop.see(0.01, 0.51, 0.2)
+    loop.fresh(row(0.02))
+    assert loop.accepted.steps_left == 1
+    after = loop.planner.last_action
+    assert after[0] > before[0] + 0.01
+    assert after[1:] == pytest.approx(before[1:], abs=1e-12)
+    # A whole action goes on from there.
+    loop.see(0.03, 0.52, 0.25)
+    loop.fresh(row(0.02, 0.02, 0.27))
+    assert loop.planner.last_action[1] > before[1] + 0.01
+
+
+def test_an_action_with_too_few_tokens_for_its_kinds_is_refused_and_the_chunk_before_goes_on(loop_of, row):
+    loop = loop_of({"x": "ee_delta", "y": "ee_delta", "g": "gripper"}, interface="command")
+    loop.fresh(row(0.5, 0.5))
+    assert loop.accepted.steps_left == 0, "a gripper that was never told where to be cannot be held"
+    loop.fresh(row(0.5, 0.5, 0.5))
+    loop.fresh(row(0.25, 0.25))
+    assert loop.accepted.steps_left == 1
+    loop.fresh(row(0.25))
+    assert loop.accepted.steps_left == 0 and "(steps, 2 to 3)" in loop.accepted.refusal

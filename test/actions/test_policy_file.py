@@ -252,3 +252,37 @@ def test_the_panda_policy_takes_the_statistics_of_a_real_seven_dimensional_polic
     path.write_text(yaml.safe_dump(content | {"statistics": str(stats)}))
     with pytest.raises(PolicyError, match="name one of its data sets with dataset: austin_buds"):
         load_policy(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "least", "refused", "works"),
+    [
+        ("tiny_vla", 1, 8, "none to leave out: wanted fewer, or 0"),
+        (
+            "panda_ee_delta",
+            6,
+            5,
+            "would hold yaw, of kind ee_delta, while the rest moves: the arm",
+        ),
+        ("panda_ee_delta", 6, 5, "wanted at least 6, or 0"),
+        ("demo_arm", 6, 1, "would hold joint6, of kind position"),
+        ("so101", 5, 6, "none to leave out"),
+    ],
+)
+def test_only_last_dimensions_that_are_held_by_themselves_may_be_left_out(name, least, refused, works):
+    policy = load_policy(EXAMPLES / f"{name}.yaml")
+    assert policy.least_tokens == least
+    policy.require_held_from(least, "ladder.least_tokens")
+    with pytest.raises(PolicyError, match=works) as line:
+        policy.require_held_from(refused, "ladder.least_tokens")
+    assert f"ladder.least_tokens is {refused}" in str(line.value) and "\n" not in str(line.value)
+
+
+def test_a_policy_whose_last_dimension_moves_the_end_effector_can_leave_out_none(load):
+    content = copy.deepcopy(GOOD)
+    content["dimensions"].reverse()
+    content["dimensions"].append(content["dimensions"].pop(1))
+    policy = load(content)
+    assert policy.dimensions[-1].kind is Kind.EE_DELTA and policy.least_tokens == 3
+    with pytest.raises(PolicyError, match=r"wanted 0$"):
+        policy.require_held_from(2, "ladder.least_tokens")

@@ -88,9 +88,11 @@ class ScriptedEngine:
             result.remaining = StageTimes(decode_ns=stopped.remaining_ns)
             does = stopped.after_ns / MS
         elif isinstance(work, FrameWork):
-            result.steps_done = self.action_tokens
+            n_actions = len(work.action_slots)
+            assert 1 <= n_actions <= self.action_tokens
+            result.steps_done = n_actions
             result.frame = self.frames.peek()
-            shape = (self.steps, self.action_tokens)
+            shape = (self.steps, n_actions)
             result.tokens = np.full(shape, VOCABULARY - 128, np.int32)
             result.top_probability = np.full(shape, 0.5, np.float32)
             result.entropy = np.full(shape, 1.0, np.float32)

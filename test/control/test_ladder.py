@@ -8,13 +8,16 @@ from control_rig import MS, Rig
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from vla_edge_ros.actions.reading import PolicyError
 from vla_edge_ros.control.admission import Admission, AdmissionConfig
-from vla_edge_ros.control.events import ResetMemory
-from vla_edge_ros.control.ladder import NO_STEPS, LadderConfig, Step, choose, most_to_forget
+from vla_edge_ros.control.events import Enable, ResetMemory
+from vla_edge_ros.control.ladder import NO_STEPS, LadderConfig, Step, choose, most_to_forget, most_to_hold
 from vla_edge_ros.control.miss_account import MOST_MISSES
 from vla_edge_ros.control.reuse import Reuse
+from vla_edge_ros.control.settings import ladder_config, picture_log, policy_of
 from vla_edge_ros.control.work import TO_FIT
 from vla_edge_ros.engine.interface import FRAME_TOKENS, StageTimes
+from vla_edge_ros.parameters import validate_all
 from vla_edge_ros.perception.frame_log import FrameLog
 from vla_edge_ros.perception.picture import CELLS_SHAPE, is_unchanged, picture_cells
 
@@ -25,22 +28,27 @@ LADDER = LadderConfig(forget_frames=4, least_frames=8)
 
 
 @settings(deadline=None, max_examples=200)
-@given(needed=st.integers(-3, 140), most=st.integers(0, 127), can_reuse=st.booleans())
-def test_the_cheapest_step_that_is_enough_is_taken_and_none_that_is_not(needed, most, can_reuse):
+@given(
+    needed=st.integers(-3, 140),
+    most=st.integers(0, 127),
+    can_reuse=st.booleans(),
+    is_affine=st.booleans(),
+)
+def test_the_cheapest_step_that_is_enough_is_taken_and_none_that_is_not(needed, most, can_reuse, is_affine):
     asked = []
 
-    def fits(n):
+    def lacks_ns(step, n):
         asked.append(n)
-        return n >= needed
+        return needed - n if is_affine else -1000 if n >= needed else 1
 
-    step, n_forgotten = choose(most, fits, lambda: can_reuse)
+    step, n_forgotten = choose({Step.FEWER_FRAMES: most}, lacks_ns, lambda: can_reuse)
     if needed <= 0:
         assert (step, n_forgotten) == (Step.FULL, 0)
     elif needed <= most:
         assert (step, n_forgotten) == (Step.FEWER_FRAMES, needed)
     else:
         assert (step, n_forgotten) == (Step.REUSE if can_reuse else Step.HOLD, 0)
-    assert len(asked) <= 2 + math.ceil(math.log2(max(1, most)))
+    assert len(asked) <= 2 + (2 if is_affine else 3 * math.ceil(math.log2(max(1, most))))
 
 
 @given(
@@ -231,6 +239,139 @@ def test_a_refused_tick_holds_and_one_that_has_held_too_long_stops():
     assert Step.STOP in {record.step for record in stopped}
 
 
+# Fewer action tokens
+
+
+TOKENS = LadderConfig(least_tokens=2)
+
+
+class Arm:
+    """Passes of `base` + `step` x tokens ms for an action of 7, of which some may be left out."""
+
+    def __init__(self, ladder: LadderConfig, rule: str = "conformal") -> None:
+        self.gate = Admission(AdmissionConfig(0.2, 0.9, 8, rule, 0.01), ladder)
+
+    def tick(self, base: float, step: float, budget_ns: int = BUDGET):
+        verdict = self.gate.ask(0, budget_ns, 660, 20, n_tokens=7)
+        outcome = "R"
+        if verdict.is_admitted:
+            decode = round(step * MS) * (7 - verdict.holds_tokens)
+            total = round(base * MS) + decode
+            outcome = "F" if total <= budget_ns else "M"
+            self.gate.observe(StageTimes(0, MS, MS, decode), total)
+        self.gate.settle(outcome == "M")
+        return outcome, verdict
+
+    def run(self, base: float, step: float, n: int):
+        ticks = [self.tick(base, step) for _ in range(n)]
+        return "".join(outcome for outcome, _ in ticks), [verdict for _, verdict in ticks]
+
+
+def test_tokens_are_left_out_as_few_as_are_enough_and_each_is_priced_as_one_decode_step():
+    arm = Arm(TOKENS)
+    arm.run(10.0, 2.0, 60)
+    price_ns = arm.tick(10.0, 2.0)[1].price_ns
+    for n_held in range(1, 6):
+        outcome, verdict = arm.tick(10.0, 2.0, price_ns - round((2.0 * n_held - 1) * MS))
+        assert (outcome, verdict.step, verdict.holds_tokens) == ("F", Step.FEWER_TOKENS, n_held)
+        assert verdict.price_ns == pytest.approx(price_ns - 2 * MS * n_held, abs=MS / 100)
+        assert verdict.prices_ns == {"full": price_ns, "fewer_tokens": verdict.price_ns}
+        price_ns = arm.tick(10.0, 2.0)[1].price_ns
+    assert arm.tick(10.0, 2.0, price_ns - 11 * MS)[1].step is Step.HOLD, "two tokens are decoded at least"
+
+
+@pytest.mark.parametrize("rule", ["conformal", "ema"])
+def test_what_short_passes_teach_is_the_time_of_whole_ones(rule):
+    arm = Arm(TOKENS, rule)
+    arm.run(10.0, 2.0, 60)
+    slow, verdicts = arm.run(10.0, 3.4, 40)
+    assert "F" * 30 in slow
+    assert {verdict.holds_tokens for verdict in verdicts[-20:]} <= {1, 2}
+    assert arm.gate.predict(660) == pytest.approx((10 + 7 * 3.4) * MS, rel=0.02)
+    assert arm.run(10.0, 2.0, 40)[1][-1].step is Step.FULL
+
+
+def test_an_action_is_shortened_before_a_frame_is_forgotten_and_never_both_at_once():
+    arm = Arm(LadderConfig(forget_frames=20, least_frames=1, least_tokens=2))
+    arm.run(10.0, 2.0, 60)
+    verdicts = arm.run(12.0, 3.0, 20)[1]
+    taken = [verdict for verdict in verdicts if verdict.step is not Step.HOLD]
+    assert Step.FEWER_TOKENS in {verdict.step for verdict in taken}
+    assert not any(verdict.forgets_frames for verdict in verdicts)
+
+
+@settings(deadline=None, max_examples=20)
+@given(services=st.lists(st.tuples(st.floats(0.1, 40), st.integers(1, 60)), min_size=1, max_size=8))
+def test_with_the_step_off_every_verdict_is_as_without_tokens_to_leave_out(services):
+    off, without = Arm(NO_STEPS), Arm(LadderConfig(least_tokens=7))
+    for base, n in services:
+        for _ in range(n):
+            assert off.tick(base, 1.0) == without.tick(base, 1.0)
+
+
+def token_rig(**options) -> Rig:
+    """The simulated arm's seven joint deltas and a gripper, with passes that go by the tokens decoded."""
+    rig = with_ladder(Rig(policy="tiny_vla", admission="conformal", **options), LadderConfig(least_tokens=3))
+    step_ms = 1.25
+    submit = rig.engine.submit
+
+    def submit_by_tokens(work):
+        if hasattr(work, "action_slots"):
+            n = len(work.action_slots)
+            rig.engine.script_next(step_ms * (8 + n))
+            submit(work)
+            stages = StageTimes(prefill_ns=round(step_ms * 8 * MS), decode_ns=round(step_ms * n * MS))
+            rig.engine._pending.stages = stages
+        else:
+            submit(work)
+
+    rig.engine.submit = submit_by_tokens
+    return rig
+
+
+def less_time(rig: Rig, ticks: int, late_ms: float):
+    """Ticks that wake up so late that no whole pass fits."""
+    records = []
+    for _ in range(ticks):
+        rig.clock.sleep_until(rig.schedule.times(rig._tick).start_ns + round(late_ms * MS))
+        records += rig.run(rig._tick + 1)
+    return records
+
+
+def test_a_shortened_action_is_fresh_says_so_and_holds_the_dimensions_that_were_not_decoded():
+    rig = token_rig()
+    whole = rig.run(20)[-1]
+    assert whole.step is Step.FULL and whole.held_tokens == 0
+    records = less_time(rig, 4, 14.0)
+    for record, before in zip(records, [whole, *records], strict=False):
+        assert (record.decision.value, record.step) == ("FRESH", Step.FEWER_TOKENS)
+        assert "the last dimensions are held" in record.reason
+        n_decoded = record.own_pass.steps_done
+        assert 3 <= n_decoded == 8 - record.held_tokens < 8
+        assert record.action[7] == before.action[7]
+        assert record.prices_ns["fewer_tokens"] == record.predicted_ns + record.allowance_ns
+        assert record.own_pass.retained_frame is not None
+    assert rig.controller.promise.steps["fewer_tokens"] == 4
+    assert rig.run(25)[-1].step is Step.FULL
+
+
+def test_no_dimension_is_held_for_longer_than_all_of_them_may_be():
+    rig = token_rig(max_hold_ns=100 * MS)
+    rig.run(20)
+    steps = [record.step for record in less_time(rig, 5, 14.0)]
+    assert steps == [Step.FEWER_TOKENS] * 3 + [Step.HOLD] * 2
+
+
+@pytest.mark.parametrize("event", [Enable(True), ResetMemory()])
+def test_the_first_action_after_motion_was_cancelled_is_a_whole_one(event):
+    rig = token_rig()
+    rig.run(20)
+    rig.observe_joints()
+    rig.controller.post(event)
+    steps = {record.step for record in less_time(rig, 3, 14.0)}
+    assert Step.FEWER_TOKENS not in steps
+
+
 # The same picture again
 
 
@@ -308,9 +449,17 @@ def test_noise_leaves_a_picture_as_it_was_and_a_moved_cell_does_not():
 
 @pytest.mark.parametrize("off", [{}, {"ladder.least_frames": 3, "ladder.unchanged_levels": 0.0}])
 def test_every_step_is_off_unless_asked_for(off):
-    from vla_edge_ros.control.settings import ladder_config, picture_log
-    from vla_edge_ros.parameters import validate_all
-
     values = validate_all(off)
-    assert most_to_forget(ladder_config(values), 127, 1000) == 0
+    config = ladder_config(values, policy_of(values))
+    assert most_to_forget(config, 127, 1000) == most_to_hold(config, 8) == 0
     assert picture_log(values) is None
+
+
+def test_a_policy_whose_end_cannot_be_held_is_refused_when_the_controller_is_built():
+    values = validate_all({"ladder.least_tokens": 3})
+    with pytest.raises(
+        PolicyError, match=r"ladder.least_tokens is 3 and would hold joint6, of kind position"
+    ):
+        ladder_config(values, policy_of(values))
+    gripper_alone = validate_all({"ladder.least_tokens": 6})
+    assert most_to_hold(ladder_config(gripper_alone, policy_of(gripper_alone)), 7) == 1

@@ -1,5 +1,7 @@
 """The engine without a model: fixed answers, fixed duration, and settings that are read strictly."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -105,6 +107,21 @@ def test_tokens_depend_on_the_frame_alone_and_are_action_rows(make, frames):
     for index in (1, 255, 256, 10**12):
         tokens = fake_tokens(index, 16, 8)
         assert tokens.min() >= VOCABULARY_SIZE - 256 and tokens.max() < VOCABULARY_SIZE
+
+
+def test_fewer_action_slots_give_the_first_tokens_in_less_time(make, clock):
+    engine = make("fake:service_ms=14,steps=2")
+    engine.submit(frame_work(1))
+    whole = engine.wait(100 * MS)
+    engine.submit(replace(frame_work(2), action_slots=SLOTS[:3]))
+    part = engine.wait(100 * MS)
+    assert part.tokens.shape == part.entropy.shape == (2, 3) and part.steps_done == 3
+    assert (part.tokens == whole.tokens[:, :3]).all()
+    assert part.stages == StageTimes(prefill_ns=7 * MS, decode_ns=3 * MS)
+    stopped = replace(frame_work(3, clock.now + 8 * MS), action_slots=SLOTS[:3])
+    engine.submit(stopped)
+    result = engine.wait(200 * MS)
+    assert (result.status, result.steps_done) == (WorkStatus.ABORTED, 1)
 
 
 def test_without_a_frame_there_is_no_frame(make):

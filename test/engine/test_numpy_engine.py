@@ -1,5 +1,6 @@
 import math
 import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -98,6 +99,19 @@ def test_a_pass_gives_one_action_token_a_dimension_from_the_last_256_rows(action
     assert (result.tokens < 513).all()
     assert ((result.top_probability > 1 / 256) & (result.top_probability <= 1)).all()
     assert ((result.entropy >= 0) & (result.entropy < math.log(256))).all()
+
+
+def test_fewer_action_slots_give_the_first_tokens_of_all_bit_for_bit():
+    robot = Robot(frames=BlackFrames())
+    robot.look()
+    work = robot.work()
+    whole = robot.run(work)
+    for n in range(1, 7):
+        part = robot.run(replace(work, action_slots=work.action_slots[:n]))
+        assert (part.status, part.steps_done) == (WorkStatus.DONE, n)
+        for name in ("tokens", "top_probability", "entropy"):
+            assert getattr(part, name).tobytes() == getattr(whole, name)[:, :n].tobytes()
+        assert part.embedding.tobytes() == whole.embedding.tobytes()
 
 
 def test_a_pass_reports_the_frame_that_it_used():
@@ -241,7 +255,8 @@ def test_stage_times_lie_within_the_time_of_the_pass():
         ("context_slots", [-1], "a context slot lies in -1..-1"),
         ("context_slots", list(range(N_SLOTS)), "a sequence of 295 tokens does not fit in 256 slots"),
         ("frame_slots", list(range(31)), "31 frame slots were given for 32 tokens"),
-        ("action_slots", list(range(8)), "8 action slots were given for 7 tokens"),
+        ("action_slots", list(range(8)), "8 action slots were given: wanted 1 to 7"),
+        ("action_slots", [], "0 action slots were given: wanted 1 to 7"),
     ],
 )
 def test_slots_that_do_not_exist_are_refused_and_the_engine_lives_on(field, value, message):

@@ -102,6 +102,15 @@ def test_the_numpy_engine_computes_the_same_bits_in_the_child(frames):
         engine.close()
 
 
+def test_fewer_tokens_come_through_the_mailbox_as_fewer(start):
+    engine = start("fake:steps=8,hidden=1536")
+    for n in (7, 1, 5):
+        engine.submit(FrameWork(n, SLOTS, SLOTS[:32], SLOTS[:n]))
+        result = engine.wait(later())
+        assert result.tokens.shape == result.top_probability.shape == result.entropy.shape == (8, n)
+        assert result.steps_done == n and result.embedding.shape == (1536,)
+
+
 def test_a_pass_is_stopped_in_the_child_at_its_deadline_and_the_next_one_is_whole(start):
     engine = start("fake:service_ms=30")
     engine.submit(frame_work(1, deadline_ns=later(20_000_000)))

@@ -28,6 +28,7 @@ class FakeDriver:
 
     fail_at: number of the call that fails, from 1 on: it has made nothing, but what it frees is freed.
     fail_with: function name -> error, each time.
+    logit: what every pass comes to.
     pass_ns: device time of a pass by the options that the latest decode kernel was compiled with.
     held: (kind, handle) of what was made and not destroyed yet.
     """
@@ -42,6 +43,7 @@ class FakeDriver:
     def __init__(self, hidden_size: int, n_slots: int):
         self.fail_at, self.fail_with, self.calls = 0, {}, []
         self.pass_ns = lambda options: 1_000_000
+        self.logit = 0.0
         self.held: set[tuple[str, int]] = set()
         self._sizes: dict[int, int] = {}
         self._next = 0x7000_0000_0000
@@ -160,6 +162,7 @@ class FakeDriver:
         assert ("executable graph", graph) in self.held
         results = [m for m in self._host.values() if m.nbytes // 8 == -(-self._result_dtype.itemsize // 8)]
         told = results[-1][: self._result_dtype.itemsize].view(self._result_dtype)[0]
+        told["logits"] = self.logit
         told["fetched_ns"], told["step_ended_ns"][-1] = 1_000, 1_000 + self.pass_ns(self._options)
         return ()
 

@@ -93,6 +93,15 @@ def test_a_budget_too_small_is_refused_with_the_account_before_anything_is_taken
     assert driver.held == set()
 
 
+@pytest.mark.parametrize("logit", [np.nan, np.inf])
+def test_weights_that_give_no_finite_logits_are_refused_and_everything_is_given_back(fake, logit):
+    driver, _, make = fake
+    driver.logit = logit
+    with pytest.raises(EngineError, match=r"^first pass: the logits of decode step 0 are not finite"):
+        make().configure()
+    assert driver.held == set()
+
+
 def test_a_device_without_room_is_one_line(fake):
     driver, _, make = fake
     driver.fail_with["cuMemAlloc"] = fake_cuda.Result.CUDA_ERROR_OUT_OF_MEMORY

@@ -143,6 +143,19 @@ def test_the_stages_of_a_whole_pass_are_those_of_the_device(made):
     assert device.begun == [{}], "without a deadline the device is not told one"
 
 
+def test_fewer_action_slots_are_as_many_steps_and_none_or_too_many_are_refused(made):
+    engine, device = made
+    device.told["logits"][3:] = np.nan  # what an earlier pass left
+    engine.submit(FrameWork(1, SLOTS[:32], SLOTS[32:64], SLOTS[:3]))
+    result = engine.wait(NOW + LONG_NS)
+    assert (result.status, result.steps_done) == (WorkStatus.DONE, 3)
+    assert result.stages == StageTimes(MS, MS, 4 * MS, 3 * 2 * MS)
+    assert result.tokens.shape == result.entropy.shape == result.top_probability.shape == (1, 3)
+    for n in (0, A + 1):
+        with pytest.raises(ValueError, match=f"{n} action slots: wanted 1 to {A}"):
+            engine.submit(FrameWork(2, SLOTS[:32], SLOTS[32:64], SLOTS[:n]))
+
+
 def test_the_device_is_told_the_deadline_in_its_own_time_and_the_least_that_a_layer_takes(made):
     engine, device = made
     run(engine)

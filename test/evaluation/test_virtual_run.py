@@ -445,6 +445,20 @@ def test_a_run_that_took_steps_of_the_ladder_gives_them_again():
         assert [tick[name] for tick in repeated] == [tick[name] for tick in recorded.ticks], name
 
 
+def test_a_run_that_shortened_actions_gives_them_again():
+    policy = str(share_directory() / "config/policies/tiny_vla.yaml")
+    ladder = {"actions.policy_file": policy, "ladder.least_tokens": 3, "admission.target_miss_rate": 0.05}
+    recorded = a_live_run(validate_all(SMALL | ladder), 150)
+    held = [tick["held_tokens"] for tick in recorded.ticks]
+    assert sum(n > 0 for n in held) > 3 and max(held) <= 5
+    assert {tick["step"] for tick in recorded.ticks if tick["held_tokens"]} == {"fewer_tokens"}
+    with open_bag(SAMPLE) as bag:
+        replayed = replay_recorded(bag, SAMPLE_TOPIC, recorded.run["parameters"], recorded)
+    repeated = json.loads(json.dumps([record.to_json() for record in replayed.records]))
+    for name in ("step", "prices_ns", "held_tokens", "decision", "action", "journal"):
+        assert [tick[name] for tick in repeated] == [tick[name] for tick in recorded.ticks], name
+
+
 # Real recordings
 
 

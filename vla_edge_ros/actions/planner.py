@@ -38,6 +38,7 @@ class ActionPlanner:
         """(A,) in units: this tick's step, limited, or what is held; None before the first step."""
         self.warnings = policy.warnings + config.warnings(policy)
         self._policy = policy
+        self._least_tokens = policy.least_tokens
         self._config = config
         self._trajectories = TrajectoryGroups(policy, config)
         self._commands = CommandGroups(policy, config)
@@ -103,8 +104,10 @@ class ActionPlanner:
         return capture_ns + self._config.ttl_ns
 
     def accept(self, tokens: np.ndarray, vocabulary_size: int, capture_ns: int, effect_ns: int) -> Accepted:
-        """Follow the steps of a pass, token ids (K, A), from `effect_ns` on.
+        """Follow the steps of a pass, token ids (K, N), from `effect_ns` on.
 
+        N is A, or less by dimensions that may each be held (`Policy.least_tokens`) and have been commanded:
+        joints stay where they are commanded to be, a gripper at its last opening.
         Where none is left, or ids are no actions, nothing changes: the chunk before is followed to its end.
         """
         try:
@@ -153,15 +156,25 @@ class ActionPlanner:
 
     def _read(self, tokens: np.ndarray, vocabulary_size: int) -> list[list[float]]:
         wanted = len(self._policy.dimensions)
-        if tokens.ndim != 2 or tokens.shape[1] != wanted:
-            raise ValueError(f"action tokens are shaped {tokens.shape}, wanted (steps, {wanted})")
+        least = wanted if self.last_action is None else self._least_tokens
+        if tokens.ndim != 2 or not least <= tokens.shape[1] <= wanted:
+            among = f"{wanted}" if least == wanted else f"{least} to {wanted}"
+            raise ValueError(f"action tokens are shaped {tokens.shape}, wanted (steps, {among})")
         steps, first = tokens.tolist(), vocabulary_size - N_BINS
         is_action = all(first <= token < vocabulary_size for step in steps for token in step)
         if not is_action or tokens.dtype.kind not in "iu":
             detokenise(tokens, vocabulary_size)  # raises, and says what is wrong
+        n_decoded = tokens.shape[1]
+        held = self._held_from(n_decoded)
         return [
-            [units[token - first] for units, token in zip(self._units, step, strict=True)] for step in steps
+            [units[token - first] for units, token in zip(self._units[:n_decoded], step, strict=True)] + held
+            for step in steps
         ]
+
+    def _held_from(self, n_decoded: int) -> list[float]:
+        """What the dimensions that were not decoded are to do, as if they had been."""
+        dimensions = enumerate(self._policy.dimensions[n_decoded:], n_decoded)
+        return [0.0 if d.kind is Kind.JOINT_DELTA else self.last_action[i] for i, d in dimensions]
 
     def _begin(self, effect_ns: int) -> None:
         """Put the queued steps into what is sent: joint deltas into positions, trajectories into limits."""

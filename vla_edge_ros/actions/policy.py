@@ -75,6 +75,13 @@ class Kind(str, Enum):
     def is_absolute(self) -> bool:
         return self in (Kind.POSITION, Kind.GRIPPER)
 
+    @property
+    def is_held_alone(self) -> bool:
+        """It may stay where it was commanded while others move: without one axis a displacement of the end
+        effector is another one, and a joint's position that is left out is caught up with later, in a leap.
+        """
+        return self in (Kind.JOINT_DELTA, Kind.GRIPPER)
+
 
 class Interface(str, Enum):
     """What a controller takes: JointTrajectory, or Float64MultiArray."""
@@ -126,6 +133,28 @@ class Policy:
         if not chosen:
             return self
         return replace(self, groups=tuple(group for group in self.groups if group.name in chosen))
+
+    @property
+    def least_tokens(self) -> int:
+        """The fewest tokens that make an action: each dimension behind may be held. All, where none may."""
+        n = len(self.dimensions)
+        while n > 1 and self.dimensions[n - 1].kind.is_held_alone:
+            n -= 1
+        return n
+
+    def require_held_from(self, n_tokens: int, parameter: str) -> None:
+        """Raises PolicyError where the first `n_tokens` alone, as `parameter` asks for, make no action."""
+        n_all, least = len(self.dimensions), self.least_tokens
+        works = f"at least {least}, or 0" if least < n_all else "0"
+        asked = f"policy {self.name}: {parameter} is {n_tokens}"
+        if n_tokens >= n_all:
+            raise PolicyError(f"{asked} and it has {n_all} tokens, none to leave out: wanted fewer, or 0")
+        if n_tokens < least:
+            held = self.dimensions[least - 1]
+            raise PolicyError(
+                f"{asked} and would hold {held.name}, of kind {held.kind.value}, while the rest moves: the "
+                f"arm would take another path; wanted {works}"
+            )
 
     @property
     def warnings(self) -> list[str]:

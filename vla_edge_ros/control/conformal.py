@@ -38,9 +38,10 @@ class ConformalRule:
         n_refused: int,
         config: AdmissionConfig,
         fewer_tokens: int = 0,
+        decode_share: float = 1.0,
     ) -> Verdict:
         allowance_ns = round(self._account.misses * self._model.spread_ns)
-        predicted = self._model.predict(context_tokens, fewer_tokens)
+        predicted = self._model.predict(context_tokens, fewer_tokens, decode_share)
         needed_ns = 0 if predicted is None else sum(predicted.values())
         fits = needed_ns + allowance_ns <= budget_ns or self._patience <= 0 <= budget_ns
         if self._account.is_full or not fits:
@@ -48,7 +49,7 @@ class ConformalRule:
             return Verdict(False, False, predicted, allowance_ns, why)
         level_ns = 0.0
         if predicted is not None and n_refused:
-            level_ns = self._model.level_ns(context_tokens, fewer_tokens)
+            level_ns = self._model.level_ns(context_tokens, fewer_tokens, decode_share)
         return Verdict(True, level_ns + allowance_ns > budget_ns, predicted, allowance_ns)
 
     def age(self, config: AdmissionConfig) -> None:

@@ -34,7 +34,11 @@ from vla_edge_ros.perception.frame_log import FrameLog
 
 Hold = tuple[Decision, str]
 
-_SAME_PICTURE = "no pass: the picture is still that of the last one, whose action stands"
+_WHAT_IS_LESS = {
+    Step.FEWER_TOKENS: "no whole pass fits: the first tokens were decoded, the last dimensions are held",
+    Step.REUSE: "no pass: the picture is still that of the last one, whose action stands",
+}
+"""The reason of a FRESH tick that the ladder made so."""
 
 
 @dataclass(slots=True)
@@ -97,6 +101,8 @@ class Controller:
         self._instruction: Instruction | None = None
         self._last_tick = -1
         self._fresh_effect_ns = 0
+        # Of the last action of which every token was decoded, since motion was last cancelled.
+        self._whole_effect_ns: int | None = None
         self._is_enabled = False
         self._is_stopped = False
         self._fault: str | None = None
@@ -121,6 +127,7 @@ class Controller:
         self._schedule = schedule
         self._last_tick = -1
         self._fresh_effect_ns = schedule.origin_ns
+        self._whole_effect_ns = None
         self._is_enabled = False
         self._is_stopped = False
         self.planner.reset()
@@ -214,6 +221,7 @@ class Controller:
 
     def _cancel(self, now_ns: int, effect_ns: int, stamp_ns: int, sink: Sink) -> None:
         """Drop what is queued and send each trajectory controller the point where it comes to rest."""
+        self._whole_effect_ns = None
         for trajectory in self.planner.cancel(now_ns, effect_ns, stamp_ns):
             if self._is_enabled:
                 sink.trajectory(trajectory)
@@ -292,9 +300,10 @@ class Controller:
             memory.context_tokens,
             len(memory.frames),
             lambda: self._work.can_reuse(record.seen_frame),
+            len(memory.action_slots) if self._may_hold_dimensions(times) else 0,
         )
         record.step, record.prices_ns = verdict.step, verdict.prices_ns
-        record.forgotten_frames = verdict.forgets_frames
+        record.held_tokens, record.forgotten_frames = verdict.holds_tokens, verdict.forgets_frames
         record.predicted_ns = verdict.predicted_ns
         record.predicted_by_stage = verdict.predicted_by_stage
         record.allowance_ns = verdict.allowance_ns
@@ -302,6 +311,11 @@ class Controller:
         if verdict.step is Step.HOLD:
             return Decision.HOLD_REFUSED, verdict.refusal
         return None
+
+    def _may_hold_dimensions(self, times: TickTimes) -> bool:
+        """Whether a part of an action is enough: no dimension is held for longer than all of them may be."""
+        whole_ns = self._whole_effect_ns
+        return whole_ns is not None and times.effect_ns - whole_ns <= self.config.max_hold_ns
 
     def _decide(
         self,
@@ -321,7 +335,7 @@ class Controller:
         if hold is None:
             hold = self._use(record, result, times)
             if hold is None:
-                return Decision.FRESH, _SAME_PICTURE if record.step is Step.REUSE else ""
+                return Decision.FRESH, _WHAT_IS_LESS.get(record.step, "")
         if self.config.uses_late_result and self._use(record, overdue, times) is None:
             return Decision.FRESH_LATE, f"the pass of an earlier tick, since {hold[1]}"
         if record.hold_ns > self.config.max_hold_ns:
@@ -346,6 +360,8 @@ class Controller:
         record.steps_dropped = accepted.steps_dropped
         if accepted.steps_left == 0:
             return Decision.HOLD_LATE, accepted.refusal or "every action step was due too soon or is too old"
+        if self._work.is_whole(result):
+            self._whole_effect_ns = times.effect_ns
         _describe_frame(record, result.frame, record.started_ns)
         return None
 

@@ -4,6 +4,8 @@ Each stage is affine in the context: the attention part grows with the retained 
 Only +, -, x and / are used, so that a replay computes the same predictions on every machine.
 """
 
+from typing import NamedTuple
+
 from vla_edge_ros.engine.interface import STAGES, StageTimes
 
 PASS_STAGES = (*STAGES, "transfer")
@@ -79,10 +81,22 @@ class _Stage:
     def long_run_ns(self, context_tokens: int) -> float:
         return max(0.0, self._mean_ns + self._slope * (context_tokens - self._mean_tokens))
 
-    def share_left(self, context_tokens: int, fewer_tokens: int) -> float:
-        """Of the time over `context_tokens`, what is left of it over so many fewer, in the long run."""
-        whole_ns = self.long_run_ns(context_tokens)
-        return self.long_run_ns(context_tokens - fewer_tokens) / whole_ns if whole_ns else 1.0
+
+class _Whole(NamedTuple):
+    """A stage of a pass over the whole context: as predicted, as last measured, and in the long run."""
+
+    name: str
+    stage: _Stage
+    expected_ns: float
+    level_ns: float
+    long_run_ns: float
+
+    def share_left(self, context_tokens: int, decode_share: float) -> float:
+        """Of its time, what is left of it over `context_tokens`, in the long run, and of so many steps."""
+        share = 1.0
+        if self.long_run_ns:
+            share = self.stage.long_run_ns(context_tokens) / self.long_run_ns
+        return share * decode_share if self.name == "decode" else share
 
 
 class LatencyModel:
@@ -100,6 +114,7 @@ class LatencyModel:
         self._stages = {stage: _Stage() for stage in PASS_STAGES}
         self._n = -1
         self._newness = 1.0
+        self._whole: tuple[int, list[_Whole]] | None = None
         self._mean_error_ns = 0.0
         self._errors_ns: list[float] = []
 
@@ -109,37 +124,51 @@ class LatencyModel:
         lately_ns = _lower_median(self._errors_ns) if len(self._errors_ns) == _WINDOW else 0.0
         return max(self._mean_error_ns, self._newness * lately_ns)
 
-    def predict(self, context_tokens: int, fewer_tokens: int = 0) -> dict[str, int] | None:
+    def predict(
+        self, context_tokens: int, fewer_tokens: int = 0, decode_share: float = 1.0
+    ) -> dict[str, int] | None:
         """Nanoseconds by stage of PASS_STAGES of a pass that attends to `context_tokens`.
 
         fewer_tokens: or to so many fewer, in the proportion of the long run: a machine that is slow now is so
             over any context.
+        decode_share: of the decode steps, those that are done; each takes the same time.
         None before two passes were learned from: of one, nobody knows whether it was a hiccup.
         """
         if self._n < 2:
             return None
-        predicted = {}
-        for name, stage in self._stages.items():
-            level_ns = stage.level_ns(context_tokens)
-            low_ns = min(level_ns, stage.long_run_ns(context_tokens)) if self._n >= _FEW else 0.0
-            expected_ns = low_ns + self._newness * (level_ns - low_ns)
-            if fewer_tokens:
-                expected_ns *= stage.share_left(context_tokens, fewer_tokens)
-            predicted[name] = round(expected_ns)
-        return predicted
+        wholes = self._wholes(context_tokens)
+        if not fewer_tokens and decode_share == 1:
+            return {whole.name: round(whole.expected_ns) for whole in wholes}
+        left = context_tokens - fewer_tokens
+        return {
+            whole.name: round(whole.expected_ns * whole.share_left(left, decode_share)) for whole in wholes
+        }
 
-    def level_ns(self, context_tokens: int, fewer_tokens: int = 0) -> float:
-        """The whole pass as it was last measured, without ageing; `fewer_tokens` as of `predict`."""
-        if not fewer_tokens:
+    def level_ns(self, context_tokens: int, fewer_tokens: int = 0, decode_share: float = 1.0) -> float:
+        """The pass as it was last measured, without ageing; the arguments are those of `predict`."""
+        if not fewer_tokens and decode_share == 1:
             return sum(stage.level_ns(context_tokens) for stage in self._stages.values())
+        left = context_tokens - fewer_tokens
         return sum(
-            stage.level_ns(context_tokens) * stage.share_left(context_tokens, fewer_tokens)
-            for stage in self._stages.values()
+            whole.level_ns * whole.share_left(left, decode_share) for whole in self._wholes(context_tokens)
         )
+
+    def _wholes(self, context_tokens: int) -> list[_Whole]:
+        """Each stage, once for all the steps of a tick: a question about fewer costs as little as it can."""
+        if self._whole is None or self._whole[0] != context_tokens:
+            wholes = []
+            for name, stage in self._stages.items():
+                level_ns, long_run_ns = stage.level_ns(context_tokens), stage.long_run_ns(context_tokens)
+                low_ns = min(level_ns, long_run_ns) if self._n >= _FEW else 0.0
+                expected_ns = low_ns + self._newness * (level_ns - low_ns)
+                wholes.append(_Whole(name, stage, expected_ns, level_ns, long_run_ns))
+            self._whole = context_tokens, wholes
+        return self._whole[1]
 
     def age(self, half_life_ticks: float) -> None:
         """A tick passed without a measurement."""
         self._newness *= 1 - _LN_2 / half_life_ticks
+        self._whole = None
 
     def observe_bound(
         self, at_least: dict[str, int], factor: float, context_tokens: int, is_shortened: bool = False
@@ -161,6 +190,7 @@ class LatencyModel:
             level and spread alone are learned, and what holds in the long run stays as it was.
         """
         self._n += 1
+        self._whole = None
         if self._n == 0:
             return
         if self._n > 2:

@@ -44,11 +44,12 @@ class EmaRule:
         n_refused: int,
         config: AdmissionConfig,
         fewer_tokens: int = 0,
+        decode_share: float = 1.0,
     ) -> Verdict:
         predicted = None
         if self._means["prefill"].value is not None:
             predicted = {stage: round(mean.value) for stage, mean in self._means.items()}
-        return _judge(predicted, budget_ns, n_refused, config)
+        return _judge(predicted, budget_ns, n_refused, config, decode_share)
 
     def age(self, config: AdmissionConfig) -> None:
         for mean in self._means.values():
@@ -112,8 +113,9 @@ class FixedRule:
         n_refused: int,
         config: AdmissionConfig,
         fewer_tokens: int = 0,
+        decode_share: float = 1.0,
     ) -> Verdict:
-        return _judge(self._medians, budget_ns, n_refused, config)
+        return _judge(self._medians, budget_ns, n_refused, config, decode_share)
 
     def age(self, config: AdmissionConfig) -> None:
         """It is fixed."""
@@ -160,8 +162,14 @@ def _three(stages: StageTimes, total_ns: int) -> dict[str, int]:
 
 
 def _judge(
-    predicted: dict[str, int] | None, budget_ns: int, n_refused: int, config: AdmissionConfig
+    predicted: dict[str, int] | None,
+    budget_ns: int,
+    n_refused: int,
+    config: AdmissionConfig,
+    decode_share: float,
 ) -> Verdict:
+    if predicted is not None and decode_share < 1:
+        predicted = predicted | {"decode": round(decode_share * predicted["decode"])}
     needed_ns = 0 if predicted is None else sum(predicted.values())
     fits = predicted is None or needed_ns <= budget_ns
     is_probe = not fits and n_refused >= config.probe_after_ticks

@@ -48,6 +48,7 @@ class TickRecord:
     allowance_ns: what admission kept free beside it.
     step: what the ladder came to; None where no pass was in question. The prediction is of the pass that it
         begins. prices_ns: where a whole pass did not fit, what each step was found to need, by its name.
+    held_tokens: how many of the action's tokens the pass leaves out to fit; their dimensions are held.
     forgotten_frames: how many were forgotten so that the pass fits; the journal has their names.
     submitted_work: the pass that this tick began.
     work: results that this tick collected, the late ones of earlier ticks included.
@@ -79,6 +80,7 @@ class TickRecord:
     is_probe: bool = False
     step: Step | None = None
     prices_ns: dict[str, int] | None = None
+    held_tokens: int = 0
     forgotten_frames: int = 0
     submitted_work: int | None = None
     work: list[WorkTimes] = field(default_factory=list)

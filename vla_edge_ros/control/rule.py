@@ -35,6 +35,7 @@ class Verdict:
     refusal: one line where the pass is refused, else empty.
     step: of the ladder; the prediction is of the pass that it begins, or of a whole one where it begins none.
     forgets_frames: how many the step FEWER_FRAMES forgets first.
+    holds_tokens: how many the step FEWER_TOKENS leaves out.
     prices_ns: where a whole pass does not fit, the time that each step was found to need, allowance included.
     """
 
@@ -45,6 +46,7 @@ class Verdict:
     refusal: str = ""
     step: Step = Step.FULL
     forgets_frames: int = 0
+    holds_tokens: int = 0
     prices_ns: dict[str, int] | None = None
 
     @property
@@ -68,10 +70,12 @@ class Rule(Protocol):
         n_refused: int,
         config: AdmissionConfig,
         fewer_tokens: int = 0,
+        decode_share: float = 1.0,
     ) -> Verdict:
         """Of a pass that attends to `context_tokens`, with `budget_ns` left, after `n_refused` in a row.
 
         fewer_tokens: how many of these would be forgotten first.
+        decode_share: of the decode steps, those that would be done.
         """
 
     def age(self, config: AdmissionConfig) -> None:

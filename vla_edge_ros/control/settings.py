@@ -91,8 +91,12 @@ def live_settings(parameters: Parameters) -> Retune:
     )
 
 
-def ladder_config(parameters: Parameters) -> LadderConfig:
-    return LadderConfig(parameters["ladder.forget_frames"], parameters["ladder.least_frames"])
+def ladder_config(parameters: Parameters, policy: Policy) -> LadderConfig:
+    """Raises PolicyError where the dimensions that `ladder.least_tokens` leaves out cannot be held."""
+    least_tokens = parameters["ladder.least_tokens"]
+    if least_tokens:
+        policy.require_held_from(least_tokens, "ladder.least_tokens")
+    return LadderConfig(parameters["ladder.forget_frames"], parameters["ladder.least_frames"], least_tokens)
 
 
 def action_config(parameters: Parameters) -> ActionConfig:
@@ -142,7 +146,7 @@ def build_controller(
     live = live_settings(parameters)
     memory = frame_memory(parameters, len(policy.dimensions), embedding_size(info, signatures))
     planner = ActionPlanner(policy, action_config(parameters))
-    admission = Admission(live.admission, ladder_config(parameters))
+    admission = Admission(live.admission, ladder_config(parameters, policy))
     levels = parameters["ladder.unchanged_levels"]
     reuse = Reuse(pictures, levels, parameters["ladder.reuse_ticks"]) if pictures is not None else None
     return Controller(

@@ -124,7 +124,7 @@ class WorkInFlight:
     def begin_pass(self, record: TickRecord, now_ns: int, deadline_ns: int) -> None:
         """Make room by the eviction policy and start a pass over what is then retained.
 
-        Where the ladder says so, more frames go than there must for want of room.
+        Where the ladder says so, more frames go than there must for want of room, or tokens are left out.
         """
         memory = self._memory
         if record.forgotten_frames:
@@ -134,12 +134,16 @@ class WorkInFlight:
             self._next_id(),
             memory.context_slots(),
             memory.frame_slots,
-            memory.action_slots,
+            memory.action_slots[: len(memory.action_slots) - record.held_tokens],
             deadline_ns,
             memory.prompt_tokens,
         )
         record.submitted_work = work.work_id
         self._submit(work, _Job(work.work_id, "frame", now_ns, self._epoch, deadline_ns))
+
+    def is_whole(self, result: WorkResult) -> bool:
+        """Whether every token of the DONE pass's action was decoded."""
+        return result.tokens.shape[1] == len(self._memory.action_slots)
 
     def can_reuse(self, frame_index: int) -> bool:
         """Whether frame `frame_index` still shows what the last pass saw, so that its action stands."""
@@ -220,8 +224,11 @@ class WorkInFlight:
         if result.status is WorkStatus.DONE:
             # A late result is used in a tick that may collect another one into the same arrays.
             result.tokens = result.tokens.copy()
-            if self._reuse is not None:
+            if self._reuse is not None and self.is_whole(result):
                 self._reuse.decoded(result.frame.index, result.tokens)
+            else:
+                # A part of an action is not used again: the rest of it would be held for longer.
+                self._forget_action()
             embedding = embedding_of(result, self._signatures)
             if self._memory.retain(result.frame, embedding, record.tick, result.signals):
                 times.retained_frame = result.frame.index

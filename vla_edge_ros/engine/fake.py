@@ -87,7 +87,8 @@ class FakeEngine:
     """Answers every work after `service_ms`, with tokens and embedding fixed by the frame's index.
 
     `now_ns` and `sleep_until` are the steady clock; tests on a virtual clock pass their own. Stage times are
-    half prefill, half decode. It foresees nothing: a pass that would end later is stopped at its deadline.
+    half prefill, half decode, which goes by the tokens decoded. It foresees nothing: a pass that would end
+    later is stopped at its deadline.
     """
 
     def __init__(
@@ -119,16 +120,19 @@ class FakeEngine:
     def submit(self, work: PromptWork | FrameWork) -> None:
         if self._in_flight is not None:
             raise EngineBusy(f"work {work.work_id} was submitted while work {self._in_flight.work_id} runs")
-        started_ns = self._now_ns()
+        started_ns, service_ns = self._now_ns(), self._service_ns
+        if isinstance(work, FrameWork):
+            n_left_out = self._spec.action_tokens - len(work.action_slots)
+            service_ns -= (service_ns - service_ns // 2) * n_left_out // self._spec.action_tokens
         self._in_flight = WorkResult(
             work.work_id,
             WorkStatus.DONE,
-            stages=self._stages(self._service_ns),
+            stages=self._stages(service_ns),
             started_ns=started_ns,
-            finished_ns=started_ns + self._service_ns,
+            finished_ns=started_ns + service_ns,
         )
         if isinstance(work, FrameWork):
-            self._look(self._in_flight)
+            self._look(self._in_flight, len(work.action_slots))
             is_late = 0 < work.deadline_ns < self._in_flight.finished_ns
             if is_late and self._in_flight.status is WorkStatus.DONE:
                 self._stop(self._in_flight, max(started_ns, work.deadline_ns))
@@ -152,7 +156,7 @@ class FakeEngine:
     def close(self) -> None:
         """There is nothing to free."""
 
-    def _look(self, result: WorkResult) -> None:
+    def _look(self, result: WorkResult, n_actions: int) -> None:
         if self._n_frames == self._settings.fail_after:
             result.status = WorkStatus.FAILED
             result.error = f"the fake engine fails after {self._n_frames} frames"
@@ -162,8 +166,8 @@ class FakeEngine:
             result.status = WorkStatus.NO_FRAME
             return
         self._n_frames += 1
-        result.steps_done = self._spec.action_tokens
-        shape = (self._settings.steps, self._spec.action_tokens)
+        result.steps_done = n_actions
+        shape = (self._settings.steps, n_actions)
         result.frame = frame
         result.tokens = fake_tokens(frame.index, *shape)
         result.top_probability = np.full(shape, 1.0, np.float32)
@@ -175,10 +179,10 @@ class FakeEngine:
         return StageTimes(prefill_ns=prefill_ns, decode_ns=elapsed_ns - prefill_ns)
 
     def _stop(self, result: WorkResult, now_ns: int) -> None:
-        whole, done = result.stages, self._stages(now_ns - result.started_ns)
+        whole, done, n_actions = result.stages, self._stages(now_ns - result.started_ns), result.steps_done
         result.status, result.finished_ns, result.stages = WorkStatus.ABORTED, now_ns, done
         result.frame = result.tokens = result.top_probability = result.entropy = result.embedding = None
-        result.steps_done = self._spec.action_tokens * done.decode_ns // max(1, whole.decode_ns)
+        result.steps_done = n_actions * done.decode_ns // max(1, whole.decode_ns)
         result.remaining = StageTimes(
             prefill_ns=whole.prefill_ns - done.prefill_ns, decode_ns=whole.decode_ns - done.decode_ns
         )

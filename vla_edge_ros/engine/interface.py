@@ -32,7 +32,7 @@ class EngineSpec:
     model: a preset's name, or a directory with config.json and safetensors.
     seed: for seeded weights (decoder where `model` is a preset; vision always, unless the directory has it).
     n_slots: places of one token in the KV cache.
-    action_tokens: A, the number of tokens that one pass decodes.
+    action_tokens: A, the number of tokens that one pass decodes at most.
     embedding: what a frame's embedding is, `pooled` or `key_summary` (NumPy engine alone).
     gives_signals: whether results tell attention and values of the pass (NumPy engine alone).
     blas_threads: threads of the NumPy engine's matrix products (0: the library's default).
@@ -104,11 +104,12 @@ class PromptWork:
 
 @dataclass(slots=True)
 class FrameWork:
-    """One pass: the newest whole frame of the frame buffer is prefilled and A tokens are decoded.
+    """One pass: the newest whole frame of the frame buffer is prefilled and N of 1 to A tokens are decoded.
 
     context_slots: (n,) int32, all valid slots in rank order: the prompt, then retained frames oldest first.
     frame_slots: (32,) int32, where this frame's block goes; it attends to the context and causally to itself.
-    action_slots: (A,) int32, for the action-start token and the first A - 1 action tokens; free afterwards.
+    action_slots: (N,) int32, for the action-start token and the first N - 1 action tokens; free afterwards.
+        The tokens of fewer are the first of those of all, bit for bit.
     deadline_ns: steady clock, 0 for never: the pass is of no use after it. At each boundary (before vision,
         before prefill, before every decode step, and after layers where that costs nothing) the engine
         stops if the work that remains has been seen to need more than the time that is left; see `Pace`.
@@ -145,7 +146,7 @@ STAGES = ("copy", "vision", "prefill", "decode")
 
 @dataclass(slots=True)
 class StageTimes:
-    """Duration of each stage of a pass in nanoseconds; `decode_ns` is the sum over the A decode steps."""
+    """Duration of each stage of a pass in nanoseconds; `decode_ns` is the sum over the decode steps."""
 
     copy_ns: int = 0
     vision_ns: int = 0
@@ -170,12 +171,12 @@ class WorkResult:
     """What became of a piece of work.
 
     frame: the frame that the pass used (None for a prompt, NO_FRAME and ABORTED).
-    tokens: (K, A) int32 vocabulary ids; K = 1 for this model, other policies give more steps.
-    top_probability, entropy: (K, A) float32 of the softmax over the 256 action rows (entropy in nats).
+    tokens: (K, N) int32 vocabulary ids; K = 1 for this model, other policies give more steps.
+    top_probability, entropy: (K, N) float32 of the softmax over the 256 action rows (entropy in nats).
     embedding: float32, by `EngineSpec.embedding`: (hidden,), the mean of the frame's patch embeddings, or the
         (32 x KV size,) of `key_summary`.
     signals: of a DONE pass, where `EngineSpec.gives_signals` asks for them.
-    steps_done: decode steps that a pass has finished, A where it is DONE.
+    steps_done: decode steps that a pass has finished, N where it is DONE.
     remaining: what an ABORTED pass had still to take at least, by stage; 0 where that is not known.
     started_ns, finished_ns: steady clock, taken by the engine.
     """

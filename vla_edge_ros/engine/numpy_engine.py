@@ -221,12 +221,15 @@ class NumpyEngine:
             return
         self._check_slots("context", work.context_slots, len(work.context_slots))
         self._check_slots("frame", work.frame_slots, FRAME_TOKENS)
-        self._check_slots("action", work.action_slots, self._spec.action_tokens)
+        n_actions = len(work.action_slots)
+        if not 1 <= n_actions <= self._spec.action_tokens:
+            raise ValueError(f"{n_actions} action slots were given: wanted 1 to {self._spec.action_tokens}")
+        self._check_slots("action", work.action_slots, n_actions)
         if not 0 <= work.prompt_tokens <= len(work.context_slots):
             raise ValueError(
                 f"{work.prompt_tokens} prompt tokens stand in {len(work.context_slots)} context slots"
             )
-        self._check_ranks(len(work.context_slots) + FRAME_TOKENS + self._spec.action_tokens)
+        self._check_ranks(len(work.context_slots) + FRAME_TOKENS + n_actions)
 
     def _check_ranks(self, n_ranks: int) -> None:
         if n_ranks > self._spec.n_slots:

@@ -47,6 +47,12 @@ COVERED = (
         "test/nodes/test_nan_weights.py::test_a_checkpoint_with_a_nan_is_refused_at_configure",
     ),
     Covered(
+        "a checkpoint whose logits are not finite (engine.backend cuda)",
+        "the same",
+        "test/engine_cuda/test_configure.py::"
+        "test_weights_that_give_no_finite_logits_are_refused_and_everything_is_given_back",
+    ),
+    Covered(
         "bad images: wrong step, depth, empty, unknown encoding, wrong size",
         "each is refused, counted and named; the next good one is used",
         "test/nodes/test_edge_perceives.py::"
@@ -102,6 +108,18 @@ Each row is a case of `test/nodes/test_inject.py`; those of `engine.backend cuda
 `scripts/gpu_check.sh faults`. A fault that the engine in use cannot have is not injected: a line says so, and
 it does not count as passed. A killed process leaves the shared memory of Fast DDS behind, about 20 MB in
 /dev/shm: `fastdds shm clean` frees it.
+
+## In tests of your own
+
+With `pytest_plugins = ["vla_edge_ros.nodes.fault_fixture"]` in its conftest.py a test can ask for the same:
+
+```python
+def test_my_arm_survives_a_camera_that_is_unplugged(inject_fault):
+    verdict = inject_fault("camera-unplugged", {"actions.policy_file": "my_arm.yaml"})
+    assert verdict["is_kept"], verdict["checks"]
+```
+
+Late publishes are left to `vla-edge inject`: they say as much of the machine as of the node.
 
 ## Not injected, and tested
 """

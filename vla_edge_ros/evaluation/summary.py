@@ -102,7 +102,11 @@ def _promise_rows(run: dict) -> list[tuple[str, str]]:
 
 def _ladder_rows(run: dict) -> list[tuple[str, str]]:
     steps = run.get("steps") or {}
-    rows = [("passes over fewer frames", Step.FEWER_FRAMES), ("actions used again", Step.REUSE)]
+    rows = [
+        ("passes of fewer action tokens", Step.FEWER_TOKENS),
+        ("passes over fewer frames", Step.FEWER_FRAMES),
+        ("actions used again", Step.REUSE),
+    ]
     return [(label, in_words(steps[step.value])) for label, step in rows if step.value in steps]
 
 

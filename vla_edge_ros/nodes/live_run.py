@@ -30,7 +30,7 @@ from vla_edge_ros.evaluation.doctor import FAIL, check_shared_memory
 from vla_edge_ros.evaluation.playback import read_stamps_line
 from vla_edge_ros.evaluation.recorded_run import RecordedRun
 from vla_edge_ros.nodes.parameters import to_ros
-from vla_edge_ros.nodes.private_domain import enter_private_domain
+from vla_edge_ros.nodes.private_domain import private_domain
 from vla_edge_ros.share import large_image_variables
 
 CONFIGURE_TIMEOUT_S = 600.0
@@ -295,11 +295,10 @@ def run_live(live: LiveRun, console: Console) -> RecordedRun:
 def private_ros() -> Iterator[Path]:
     """ROS in a domain of this run's own; gives a folder for its files. Raises UserError."""
     os.environ.update(large_image_variables(os.environ))
-    enter_private_domain(os.environ)
     shared_memory = check_shared_memory(Path("/dev/shm"))
     if shared_memory.level == FAIL:
         raise UserError(f"{shared_memory.found}: {shared_memory.advice}")
-    with tempfile.TemporaryDirectory() as name:
+    with private_domain(os.environ), tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         # Not every home can be written, and these logs are of no use to anyone.
         os.environ.setdefault("ROS_LOG_DIR", str(folder / "ros_log"))

@@ -91,6 +91,8 @@ class TickMessage:
             "allowance_ms": _ms(record.allowance_ns),
             **{key: _ms(predicted.get(stage)) for stage, key in _PREDICTED_KEYS},
             "step": record.step,
+            "decoded_tokens": own and own.steps_done,
+            "held_tokens": record.held_tokens,
             "forgotten_frames": record.forgotten_frames,
             **{key: _ms(prices.get(step)) for step, key in _PRICE_KEYS},
             "pass_ms": _ms(own and own.total_ns),

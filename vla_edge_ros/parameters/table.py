@@ -1,5 +1,6 @@
 """Every parameter of `vla_edge_node`, in the order in which the docs show them."""
 
+from vla_edge_ros.engine.interface import MAX_ACTION_TOKENS
 from vla_edge_ros.memory.policies import EMBEDDINGS, POLICIES
 from vla_edge_ros.parameters.parameter import Parameter
 
@@ -169,6 +170,17 @@ ADMISSION = (
 )
 
 LADDER = (
+    Parameter(
+        "ladder.least_tokens",
+        0,
+        "Where a whole pass does not fit, fewer of the action's tokens are decoded, so many at least, and "
+        "the other dimensions are held, in all no longer than `actions.max_hold_ms`. Tokens are decoded in "
+        "the policy's order: only its last dimensions can be left out, and only joint deltas and grippers "
+        "may be. 0: all are decoded.",
+        unit="tokens",
+        minimum=0,
+        maximum=MAX_ACTION_TOKENS - 1,
+    ),
     Parameter(
         "ladder.forget_frames",
         0,

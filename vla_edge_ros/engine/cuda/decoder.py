@@ -211,11 +211,18 @@ class CudaDecoder:
         check(self.device.driver.cuMemsetD8Async(self.arena[name], 0, self.arena.size(name), self.stream))
 
     def warm_up(self) -> None:
-        """One whole pass over whatever frame there is, so that the first real one finds everything loaded."""
+        """Run every kernel once, so that the first pass finds all loaded.
+
+        Raises EngineError where the weights give logits that are not finite.
+        """
         slots = np.arange(FRAME_TOKENS, dtype=np.int32)
         self.fill_prompt(np.zeros(FRAME_TOKENS, np.int32), slots)
         self.begin(slots[:0], slots, n_steps=1)
         self.finish()
+        # Without a frame yet that pass was void; this one decodes behind the prompt's rows in any case.
+        self.begin(slots[:0], slots, n_steps=1, is_frame=False, graph=self.frame_graph)
+        if not np.isfinite(self.finish()["logits"][0]).all():
+            raise EngineError("first pass: the logits of decode step 0 are not finite: look at the weights")
         self.poison()
 
     def fill_prompt(

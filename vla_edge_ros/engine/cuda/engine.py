@@ -122,9 +122,13 @@ class CudaEngine:
         else:
             lists = {
                 "frame": (work.frame_slots, FRAME_TOKENS),
-                "action": (work.action_slots, self._spec.action_tokens),
+                "action": (work.action_slots, len(work.action_slots)),
                 "context": (work.context_slots, len(work.context_slots)),
             }
+            if not 1 <= len(work.action_slots) <= self._spec.action_tokens:
+                raise ValueError(
+                    f"{len(work.action_slots)} action slots: wanted 1 to {self._spec.action_tokens}"
+                )
             most = self._spec.n_slots - FRAME_TOKENS - MAX_ACTION_TOKENS
             if len(work.context_slots) > most:
                 raise ValueError(
@@ -212,7 +216,7 @@ class CudaEngine:
         self._attempts_left -= 1
         self._least_ns = countdown.left_ns
         limits = self._limits(work)
-        self._decoder.begin(work.context_slots, work.frame_slots, self._spec.action_tokens, **limits)
+        self._decoder.begin(work.context_slots, work.frame_slots, len(work.action_slots), **limits)
         self._running = work
 
     def _await_pass(self, until_ns: int) -> None:
@@ -237,7 +241,7 @@ class CudaEngine:
         if told["is_aborted"]:
             countdown.stop(int(told["stopped_ns"]), result)
             return
-        n, steps_done = self._spec.action_tokens, int(told["steps_done"])
+        n, steps_done = len(work.action_slots), int(told["steps_done"])
         logits = told["logits"][None, :n]
         if steps_done != n or not np.isfinite(logits).all():
             raise EngineError(f"the pass ended after {steps_done} of {n} steps or its logits are not finite")
