@@ -64,7 +64,10 @@ def _parser() -> argparse.ArgumentParser:
         "--late", action="store_true", help=f"have the cue come {LATER_S[0]:g} to {LATER_S[1]:g} s later"
     )
     parser.add_argument(
-        "--wait-every", type=whole(1), default=4, help="until the lamp, act on every n-th tick (default: 4)"
+        "--wait-every",
+        type=whole(1),
+        default=DEPLOYMENT["memory.stride_ticks"],
+        help="until the lamp, act on every n-th tick (default: once a stride)",
     )
     parser.add_argument("--workers", type=whole(1), default=os.cpu_count(), help="processes (default: cores)")
     parser.add_argument("--out", type=Path, default=Path("out/remember"), help="folder of rows and figures")
