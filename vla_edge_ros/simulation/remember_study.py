@@ -3,7 +3,8 @@
     python -m vla_edge_ros.simulation.remember_study [--episodes 200]
 
 The same episodes for every policy. `full` is a memory that forgets nothing, `at_once` one that holds the
-frame at hand alone; one place of four is right, so 0.25 is chance. A run that is there goes on.
+frame at hand alone; one place of four is right, so 0.25 is chance. A run that is there goes on; one that was
+asked for fewer episodes sums up those.
 """
 
 import argparse
@@ -93,7 +94,11 @@ def _run(args: argparse.Namespace, console: Console) -> int:
                 if outcome.error:
                     errors.append(f"{outcome.job.name}: {outcome.error}")
         wanted = (weights, args.wait_every, args.late)
-        own = [r for r in rows.rows if (r["weights"], r["wait_every"], r["is_late"]) == wanted]
+        own = [
+            row
+            for row in rows.rows
+            if (row["weights"], row["wait_every"], row["is_late"]) == wanted and row["seed"] < args.episodes
+        ]
     document = remembered(own, args.policies, args.capacities) | {
         "machine": machine(),
         "weights": weights,

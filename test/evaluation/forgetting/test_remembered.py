@@ -65,3 +65,11 @@ def test_an_evaluation_takes_the_success_of_its_policies_up():
     assert both["policies"]["fifo"]["remember_success"] == 1.0
     assert both["policies"]["random"] == {"regret_mean": 0.2}
     assert (both["seeds"], both["remember"]["seeds"]) == (20, 2)
+
+
+def test_the_success_with_late_cues_is_kept_apart():
+    evaluated = {"policies": {"fifo": {"remember_success": 0.5}}}
+    late = summary(rows_of("fifo", 4, [0, 0]), ["fifo"], [4]) | {"cue_later_s": [4.0, 8.0]}
+    both = with_remembered(evaluated, late)
+    assert both["policies"] == evaluated["policies"]
+    assert both["remember_late"]["policies"]["fifo"]["remember_success"] == 0.0

@@ -15,7 +15,12 @@ AGAINST = ("fifo", "semantic")
 
 
 def with_remembered(document: dict, remembered: dict) -> dict:
-    """`document` of an evaluation with the success of its policies; `remembered`: that of `summary`."""
+    """`document` of an evaluation with the success of its policies; `remembered`: that of `remember_study`.
+
+    That of late cues stands by itself.
+    """
+    if remembered.get("cue_later_s"):
+        return document | {"remember_late": remembered}
     policies = {
         name: figures | remembered["policies"].get(name, {}) for name, figures in document["policies"].items()
     }
