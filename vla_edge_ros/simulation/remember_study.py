@@ -60,7 +60,8 @@ def _parser() -> argparse.ArgumentParser:
         help="by commas, POLICY or POLICY@EMBEDDING (default: all)",
     )
     parser.add_argument("--capacities", type=_counts, default=(4, 8, 14), help="blocks (default: 4,8,14)")
-    parser.add_argument("--episodes", type=whole(1), default=200, help="seeds from 0 on (default: 200)")
+    parser.add_argument("--episodes", type=whole(1), default=200, help="of each condition (default: 200)")
+    parser.add_argument("--first-seed", type=whole(0), default=0)
     parser.add_argument(
         "--late", action="store_true", help=f"have the cue come {LATER_S[0]:g} to {LATER_S[1]:g} s later"
     )
@@ -83,7 +84,7 @@ def _run(args: argparse.Namespace, console: Console) -> int:
     references = [Condition(c.policy, c.embedding, c.capacity, args.late) for c in (FULL, AT_ONCE)]
     with RowFile(args.out / ROWS, key_of) as rows:
         done = {key_of(row) for row in rows.rows}
-        seeds = range(args.episodes)
+        seeds = range(args.first_seed, args.first_seed + args.episodes)
         jobs = list(missing(args.model, weights, args.wait_every, seeds, [*references, *tried], done))
         errors = []
         with Progress(console=console) as progress:
@@ -97,7 +98,7 @@ def _run(args: argparse.Namespace, console: Console) -> int:
         own = [
             row
             for row in rows.rows
-            if (row["weights"], row["wait_every"], row["is_late"]) == wanted and row["seed"] < args.episodes
+            if (row["weights"], row["wait_every"], row["is_late"]) == wanted and row["seed"] in seeds
         ]
     document = remembered(own, args.policies, args.capacities) | {
         "machine": machine(),
