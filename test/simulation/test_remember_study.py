@@ -135,6 +135,14 @@ def test_the_record_names_what_was_compared_and_its_references(tmp_path, at_once
     assert into["remember"]["capacities"] == [4, 8]
 
 
+def test_what_is_there_is_summed_up_without_a_run(tmp_path, at_once):
+    assert study(tmp_path, "--policies", "fifo", "--first-seed", "7") == 0
+    at_once.clear()
+    assert study(tmp_path, "--policies", "fifo", "--episodes", "20", "--so-far") == 0
+    assert at_once == []
+    assert json.loads((tmp_path / "remember.json").read_text())["seeds"] == 2
+
+
 def test_a_late_cue_is_another_condition(tmp_path, at_once):
     assert study(tmp_path, "--policies", "fifo") == 0
     at_once.clear()

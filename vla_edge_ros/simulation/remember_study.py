@@ -3,8 +3,7 @@
     python -m vla_edge_ros.simulation.remember_study [--episodes 200]
 
 The same episodes for every policy. `full` is a memory that forgets nothing, `at_once` one that holds the
-frame at hand alone; one place of four is right, so 0.25 is chance. A run that is there goes on; one that was
-asked for fewer episodes sums up those.
+frame at hand alone; one place of four is right, so 0.25 is chance. A run that is there goes on.
 """
 
 import argparse
@@ -71,6 +70,9 @@ def _parser() -> argparse.ArgumentParser:
         default=DEPLOYMENT["memory.stride_ticks"],
         help="until the lamp, act on every n-th tick (default: once a stride)",
     )
+    parser.add_argument(
+        "--so-far", action="store_true", help="run nothing: sum up the episodes that are there"
+    )
     parser.add_argument("--workers", type=whole(1), default=os.cpu_count(), help="processes (default: cores)")
     parser.add_argument("--out", type=Path, default=Path("out/remember"), help="folder of rows and figures")
     parser.add_argument("--into", type=Path, help="figures of `vla-edge evaluate` to add the success to")
@@ -86,6 +88,7 @@ def _run(args: argparse.Namespace, console: Console) -> int:
         done = {key_of(row) for row in rows.rows}
         seeds = range(args.first_seed, args.first_seed + args.episodes)
         jobs = list(missing(args.model, weights, args.wait_every, seeds, [*references, *tried], done))
+        jobs = [] if args.so_far else jobs
         errors = []
         with Progress(console=console) as progress:
             task = progress.add_task("episodes", total=sum(len(job.conditions) for job in jobs))
