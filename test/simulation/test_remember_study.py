@@ -129,6 +129,7 @@ def test_the_record_names_what_was_compared_and_its_references(tmp_path, at_once
     document = json.loads((tmp_path / "remember.json").read_text())
     assert list(document["policies"]) == ["fifo", "novelty", "novelty@pooled"]
     assert (document["full"]["value"], document["at_once"]["value"], document["chance"]) == (1.0, 0.0, 0.25)
+    assert (document["with_cue"]["episodes"], document["without_cue"]["episodes"]) == (12, 0)
     assert (document["weights"], document["stride_ticks"], document["seeds"]) == ("0123", 28, 2)
     into = json.loads(record.read_text())
     assert into["policies"]["novelty"]["remember_success"] == 1.0

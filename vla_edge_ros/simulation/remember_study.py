@@ -121,7 +121,11 @@ def _run(args: argparse.Namespace, console: Console) -> int:
 
 
 def remembered(rows: Sequence[dict], policies: Sequence[tuple[str, str]], capacities: Sequence[int]) -> dict:
-    """`summary` of the policies, called POLICY@EMBEDDING where that is not their own; and the references."""
+    """`summary` of the policies, called POLICY@EMBEDDING where that is not their own, and more.
+
+    full, at_once: the references. with_cue, without_cue: success by whether memory held a frame of the cue
+    when the lamp turned green, whatever the policy and capacity.
+    """
     named = [row | {"policy": _name(row["policy"], row["embedding"])} for row in rows]
     names = [_name(policy, embedding_for(policy, embedding)) for policy, embedding in policies]
     document = summary(named, names, capacities)
@@ -132,6 +136,9 @@ def remembered(rows: Sequence[dict], policies: Sequence[tuple[str, str]], capaci
             if (row["policy"], row["capacity"]) == (reference.policy, reference.capacity)
         ]
         document[name] = proportion(own)
+    for name, is_held in (("with_cue", True), ("without_cue", False)):
+        own = [row for row in named if row["capacity"] in capacities and row["policy"] in names]
+        document[name] = proportion([row["has_succeeded"] for row in own if row["is_cue_held"] == is_held])
     return document | {"chance": 0.25}
 
 
