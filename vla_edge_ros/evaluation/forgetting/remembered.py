@@ -14,18 +14,23 @@ AGAINST = ("fifo", "semantic")
 """Policies that every other one is compared with, seed by seed."""
 
 
+_HEADLINE = ("remember_success", "remember_success_ci95")
+
+
 def with_remembered(document: dict, remembered: dict) -> dict:
     """`document` of an evaluation with the success of its policies; `remembered`: that of `remember_study`.
 
-    That of late cues stands by itself.
+    A policy of the evaluation has its success beside its other figures, all else stands by itself, as does a
+    study of late cues.
     """
     if remembered.get("cue_later_s"):
         return document | {"remember_late": remembered}
+    asked = remembered["policies"]
     policies = {
-        name: figures | remembered["policies"].get(name, {}) for name, figures in document["policies"].items()
+        name: figures | ({key: asked[name][key] for key in _HEADLINE} if name in asked else {})
+        for name, figures in document["policies"].items()
     }
-    beside = {key: value for key, value in remembered.items() if key != "policies"}
-    return document | {"policies": policies, "remember": beside}
+    return document | {"policies": policies, "remember": remembered}
 
 
 def read_remembered(path: Path) -> dict:

@@ -9,11 +9,12 @@ from vla_edge_ros.figures import in_words
 def success_table(document: dict) -> list[str]:
     """Success at the task that needs memory, of the policies that were asked."""
     beside = document["remember"]
-    asked = {name: figures for name, figures in document["policies"].items() if "remember_success" in figures}
     heads = (*(f"{capacity} blocks" for capacity in beside["capacities"]), "all", "less fifo's")
     head = "".join(f'<th scope="col">{label}</th>' for label in heads)
     lines = []
-    for name, figures in sorted(asked.items(), key=lambda item: -(item[1]["remember_success"] or 0.0)):
+    for name, figures in sorted(
+        beside["policies"].items(), key=lambda item: -(item[1]["remember_success"] or 0.0)
+    ):
         by_capacity = figures["remember_success_by_capacity"].values()
         found = [(success["value"], success["ci95"]) for success in by_capacity]
         found.append((figures["remember_success"], figures["remember_success_ci95"]))
