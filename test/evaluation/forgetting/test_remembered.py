@@ -46,7 +46,7 @@ def test_differences_are_paired_by_seed():
 def test_only_seeds_that_all_policies_have_count():
     rows = rows_of("fifo", 4, [0, 0, 0, 0, 0]) + rows_of("semantic", 4, [1, 1])
     found = summary(rows, ["fifo", "semantic"], [4])
-    assert found["seeds"] == 2
+    assert (found["seeds"], found["seed_list"]) == (2, [0, 1])
     assert found["policies"]["fifo"]["remember_success_by_capacity"]["4"]["episodes"] == 2
     assert found["policies"]["semantic"]["remember_minus_fifo"]["mean"] == pytest.approx(1.0)
 

@@ -89,4 +89,9 @@ def summary(rows: Sequence[dict], policies: Sequence[str], capacities: Sequence[
                     "mean": float(apart.mean()) if seeds else None,
                     "ci95": bootstrap_ci95(apart),
                 }
-    return {"seeds": len(seeds), "capacities": list(capacities), "policies": figures}
+    return {
+        "seeds": len(seeds),
+        "seed_list": seeds,
+        "capacities": list(capacities),
+        "policies": figures,
+    }
