@@ -110,12 +110,17 @@ def action_config(parameters: Parameters) -> ActionConfig:
     )
 
 
-def frame_memory(parameters: Parameters, action_tokens: int, embedding_size: int) -> FrameMemory:
-    """The memory that the parameters name; `embedding_size` is what `embedding_size` says of an engine."""
+def frame_memory(
+    parameters: Parameters, action_tokens: int, embedding_size: int, seed: int = 0
+) -> FrameMemory:
+    """The memory that the parameters name; `embedding_size` is what `embedding_size` says of an engine.
+
+    seed: of the policy `random`.
+    """
     return FrameMemory(
         parameters["memory.slots"],
         action_tokens,
-        make_policy(parameters["memory.policy"], parameters["memory.window_frames"]),
+        make_policy(parameters["memory.policy"], parameters["memory.window_frames"], seed),
         embedding_size,
         parameters["memory.stride_ticks"],
         parameters["memory.prompt_slots"],

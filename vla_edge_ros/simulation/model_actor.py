@@ -8,6 +8,7 @@ from vla_edge_ros.control import settings
 from vla_edge_ros.control.work import embedding_of
 from vla_edge_ros.engine.factory import make_engine
 from vla_edge_ros.engine.interface import EngineError, FrameWork, PromptWork, WorkResult, WorkStatus
+from vla_edge_ros.memory.frame_memory import Evicted
 from vla_edge_ros.parameters import validate_all
 from vla_edge_ros.perception.frame_buffer import FrameBuffer
 from vla_edge_ros.simulation.environment import HOLD, Observation, arm_policy
@@ -27,10 +28,11 @@ class ModelActor:
     decode an action each.
 
     parameters: of the edge node; what is left out has its default.
+    seed: of the eviction policy `random`.
     Raises EngineError where the engine cannot be configured.
     """
 
-    def __init__(self, parameters: dict[str, object]) -> None:
+    def __init__(self, parameters: dict[str, object], seed: int = 0) -> None:
         values = validate_all(parameters)
         self._policy: Policy = arm_policy()
         n_actions = len(self._policy.dimensions)
@@ -39,7 +41,7 @@ class ModelActor:
         self._info = self._engine.configure()
         self._signatures = settings.signature_log(values)
         size = settings.embedding_size(self._info, self._signatures)
-        self.memory = settings.frame_memory(values, n_actions, size)
+        self.memory = settings.frame_memory(values, n_actions, size, seed)
         self._values = values
         self._work_id = 0
         self.begin()
@@ -72,8 +74,7 @@ class ModelActor:
         if self._signatures is not None:
             self._signatures.put(self._frames.next_index, observation.frame)
         self._frames.write(observation.frame, 0, tick, tick)
-        for evicted in self.memory.make_room(tick):
-            self._engine.evict(evicted.slots)
+        self.make_room(tick)
         memory = self.memory
         work = FrameWork(
             self._next_id(),
@@ -85,6 +86,13 @@ class ModelActor:
         result = self._run(work)
         memory.retain(result.frame, embedding_of(result, self._signatures), tick, result.signals)
         return result
+
+    def make_room(self, tick: int) -> list[Evicted]:
+        """Forget what has to go for the frame of the pass at `tick`; `run_pass` does so if it is left out."""
+        evicted = self.memory.make_room(tick)
+        for frame in evicted:
+            self._engine.evict(frame.slots)
+        return evicted
 
     def close(self) -> None:
         self._engine.close()

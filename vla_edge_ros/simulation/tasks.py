@@ -144,11 +144,20 @@ class Remember(_Episode):
         self._ways = [Wandering.random(rng) for _ in put_objects(scene, rng, 3)]
         self._pad = int(rng.integers(N_PADS))
         self._cue_s = rng.uniform(0.2, 1.0)
-        self.lamp_s = self._cue_s + self.CUE_S + rng.uniform(*self.WAIT_S)
+        self.lamp_s = self.cue_ends_s + rng.uniform(*self.WAIT_S)
         self.start = HOME
         self.instruction = "when the lamp turns green, go where the light was"
         self._dwells = [Dwell(0.06, 0.7) for _ in range(N_PADS)]
         self.show(0.0)
+
+    @property
+    def cue_ends_s(self) -> float:
+        return self._cue_s + self.CUE_S
+
+    def begin_later(self, seconds: float) -> None:
+        """Move the cue and the lamp back by `seconds`; asked before the first tick."""
+        self._cue_s += seconds
+        self.lamp_s += seconds
 
     def show(self, time_s: float) -> None:
         for i, way in enumerate(self._ways):

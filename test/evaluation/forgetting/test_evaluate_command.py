@@ -115,6 +115,33 @@ def test_a_browser_shows_the_page(finished, tmp_path):
     assert shown.stdout.count('<i class="b0f') == 2 * 3 * 3
 
 
+def test_success_at_a_task_is_taken_up_by_figures_and_page(finished, tmp_path):
+    figures = {
+        "remember_success": 0.75,
+        "remember_success_ci95": [0.5, 1.0],
+        "remember_success_by_capacity": {"3": {"value": 0.75, "episodes": 4, "ci95": [0.3, 0.95]}},
+    }
+    reference = {"value": 1.0, "episodes": 4, "ci95": [0.51, 1.0]}
+    beside = {"seeds": 4, "capacities": [3], "full": reference, "at_once": reference, "chance": 0.25}
+    told = tmp_path / "remember.json"
+    told.write_text(json.dumps(beside | {"policies": {"novelty": figures}}))
+    shutil.copy(finished / "rows.jsonl", tmp_path)
+    assert evaluate(SAMPLE, *SMALL, "--out", tmp_path, "--remembered", told) == 0
+    document = json.loads((tmp_path / "forgetting.json").read_text())
+    assert document["policies"]["novelty"]["remember_success"] == 0.75
+    assert "remember_success" not in document["policies"]["fifo"]
+    shown = (tmp_path / "report.html").read_text()
+    assert "Success at a task that needs memory" in shown
+    assert "0.75 (0.50–1.00)" in shown
+
+
+def test_figures_of_another_kind_are_refused_before_the_work_begins(finished, tmp_path, capsys):
+    words = (*SMALL, "--out", tmp_path, "--remembered", finished / "forgetting.json")
+    assert evaluate(SAMPLE, *words) == 2
+    assert "it has no figures of remember_study" in capsys.readouterr().err
+    assert not (tmp_path / "rows.jsonl").exists()
+
+
 def test_an_unknown_policy_is_refused_with_the_known_ones(capsys):
     with pytest.raises(SystemExit) as ended:
         evaluate(SAMPLE, "--policies", "fifo,lru")

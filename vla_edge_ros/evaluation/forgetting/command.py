@@ -19,6 +19,7 @@ from vla_edge_ros.evaluation.forgetting.footage import read_footage, recordings_
 from vla_edge_ros.evaluation.forgetting.jobs import Job, Plan, load_footage, run_job, save_footage
 from vla_edge_ros.evaluation.forgetting.page import page
 from vla_edge_ros.evaluation.forgetting.pool import run_local, run_on_ray
+from vla_edge_ros.evaluation.forgetting.remembered import read_remembered, with_remembered
 from vla_edge_ros.evaluation.run_document import machine
 from vla_edge_ros.figures import in_words
 from vla_edge_ros.memory.benchmark import FULL_EMBEDDING, eviction_cost_us
@@ -50,6 +51,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--report", type=Path, metavar="PATH", help="page to write (default: OUT/report.html)"
     )
     parser.add_argument(
+        "--remembered",
+        type=Path,
+        metavar="PATH",
+        help="take up the success of `python -m vla_edge_ros.simulation.remember_study`: its remember.json",
+    )
+    parser.add_argument(
         "--parquet", action="store_true", help="also write the rows as Parquet (needs pyarrow)"
     )
 
@@ -59,6 +66,8 @@ def run(args: argparse.Namespace) -> int:
     report_path = args.report or args.out / "report.html"
     for path in (args.out / ROWS, args.out / FIGURES, report_path):
         output.prepare(path)
+    if args.remembered:
+        read_remembered(args.remembered)
     if args.parquet:
         import pyarrow  # noqa: F401 - missing, it is said before the work begins
     for capacity in args.capacities:
@@ -87,6 +96,8 @@ def _evaluate(args: argparse.Namespace, rows: results.RowFile, report_path: Path
     for name, figures in document["policies"].items():
         cost = eviction_cost_us(name, FULL_EMBEDDING)["choose"]
         figures |= {"victim_us_p50": cost["p50"], "victim_us_p99": cost["p99"]}
+    if args.remembered:
+        document = with_remembered(document, read_remembered(args.remembered))
     output.write_text(args.out / FIGURES, json.dumps(document, indent=1))
     if args.parquet:
         results.write_parquet(args.out / TABLE, own)

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from vla_edge_ros.evaluation.filmstrip import data_url
 from vla_edge_ros.evaluation.forgetting.footage import Footage, with_needles
 from vla_edge_ros.evaluation.forgetting.results import summary_of
+from vla_edge_ros.evaluation.forgetting.success_table import success_table, within
 from vla_edge_ros.evaluation.plot_style import COLOUR, RC_PARAMS, to_svg
 from vla_edge_ros.evaluation.report_style import captioned, whole_page
 from vla_edge_ros.figures import in_words
@@ -47,6 +48,7 @@ def page(title: str, facts: str, rows: Sequence[dict], document: dict, footage: 
         "<h2>Figures by policy</h2>",
         _table(document),
         f'<p class="quiet">{html.escape(_reading(document))}</p>',
+        *(success_table(document) if "remember" in document else []),
         "<h2>Regret against the oracle</h2>",
         captioned(
             _regret_plot(rows, policies),
@@ -88,9 +90,7 @@ def _table(document: dict) -> str:
         cells = []
         for _, key, digits in columns:
             mean = figures.get(f"{key}_mean", figures.get(key))
-            interval = figures[f"{key}_ci95"]
-            within = f" ({interval[0]:.{digits}f}–{interval[1]:.{digits}f})" if interval else ""
-            cells.append(f"<td>{in_words(mean, digits)}{within}</td>")
+            cells.append(f"<td>{within(mean, figures[f'{key}_ci95'], digits)}</td>")
         cost = f"<td>{in_words(figures['eviction_us_p99'], 0)}</td>"
         lines.append(f'<tr><th scope="row">{html.escape(name)}</th>{"".join(cells)}{cost}</tr>')
     return (

@@ -2,7 +2,7 @@
 
 import fcntl
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
 from pathlib import Path
 
@@ -25,11 +25,13 @@ def key_of(row: dict) -> tuple:
 class RowFile:
     """One JSON object a line, for one process at a time; a last line that was cut is dropped when it is read.
 
+    key_of: of a row; raises KeyError or TypeError for what is none.
     Raises UserError where another process has it, or where a line is no row.
     """
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path, key_of: Callable[[dict], tuple] = key_of):
         self._path = path
+        self._key_of = key_of
         self._file = path.open("a+", encoding="utf-8")
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -63,7 +65,7 @@ class RowFile:
         for number, line in enumerate(whole.splitlines(), start=1):
             try:
                 row = json.loads(line)
-                key_of(row)
+                self._key_of(row)
             except (ValueError, KeyError, TypeError):
                 raise UserError(
                     f"{self._path}: line {number} is no row of an evaluation: name another --out folder"
