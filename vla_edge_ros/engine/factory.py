@@ -22,6 +22,11 @@ def make_engine(spec: EngineSpec, frames: FrameBuffer) -> Engine:
     """
     if spec.backend in ("cuda", "fake"):
         _require_plain(spec)
+    if spec.backend == "cuda" and spec.host_bytes:
+        raise EngineError(
+            f"memory.host_bytes is {spec.host_bytes} and backend cuda has no host ring: set it to 0, or use "
+            "backend numpy"
+        )
     if spec.backend == "auto":
         obstacle = cuda_obstacle(spec)
         chosen = "numpy" if obstacle else "cuda"
@@ -108,6 +113,8 @@ class _WithNote:
         self.submit = engine.submit
         self.wait = engine.wait
         self.evict = engine.evict
+        self.stash = engine.stash
+        self.restore = engine.restore
         self.close = engine.close
 
     def configure(self) -> EngineInfo:

@@ -5,7 +5,7 @@ import numpy as np
 from vla_edge_ros.actions.policy import Policy
 from vla_edge_ros.actions.tokens import detokenise
 from vla_edge_ros.control import settings
-from vla_edge_ros.control.work import embedding_of
+from vla_edge_ros.control.work import embedding_of, forget, recall
 from vla_edge_ros.engine.factory import make_engine
 from vla_edge_ros.engine.interface import EngineError, FrameWork, PromptWork, WorkResult, WorkStatus
 from vla_edge_ros.parameters import validate_all
@@ -39,7 +39,7 @@ class ModelActor:
         self._info = self._engine.configure()
         self._signatures = settings.signature_log(values)
         size = settings.embedding_size(self._info, self._signatures)
-        self.memory = settings.frame_memory(values, n_actions, size)
+        self.memory = settings.frame_memory(values, n_actions, size, self._info.ring_blocks)
         self._values = values
         self._work_id = 0
         self.begin()
@@ -59,8 +59,7 @@ class ModelActor:
     def _has_prompt(self, tokens: np.ndarray, tick: int) -> bool:
         """Whether the cache held the prompt; where it did not, it is filled in now."""
         prompt = self.memory.instruct(tokens, tick)
-        for evicted in prompt.evicted:
-            self._engine.evict(evicted.slots)
+        forget(self._engine, prompt.evicted)
         if not prompt.is_cached:
             self._run(PromptWork(self._next_id(), prompt.tokens, prompt.slots, prompt.context_slots))
             self.memory.prompt_written()
@@ -72,8 +71,8 @@ class ModelActor:
         if self._signatures is not None:
             self._signatures.put(self._frames.next_index, observation.frame)
         self._frames.write(observation.frame, 0, tick, tick)
-        for evicted in self.memory.make_room(tick):
-            self._engine.evict(evicted.slots)
+        forget(self._engine, self.memory.make_room(tick))
+        recall(self._engine, self.memory, tick)
         memory = self.memory
         work = FrameWork(
             self._next_id(),
