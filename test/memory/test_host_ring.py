@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from vla_edge_ros.control.work import forget, recall
 from vla_edge_ros.memory.frame_memory import FrameMemory
@@ -37,14 +37,35 @@ class Slots:
         self.cache[slots] = self.ring[place]
 
 
+class Listening:
+    """A policy that also remembers of which frames it has heard, oldest first."""
+
+    def __init__(self, policy):
+        self.policy, self.name, self.heard = policy, policy.name, []
+        self.prepare, self.choose_victim = policy.prepare, policy.choose_victim
+
+    def observe(self, meta, embedding, signals):
+        assert len(signals.frame_attention) == len(self.heard)
+        self.heard.append(meta.index)
+        self.policy.observe(meta, embedding, signals)
+
+    def forget(self, place):
+        self.heard.pop(place)
+        self.policy.forget(place)
+
+    def clear(self):
+        self.heard.clear()
+        self.policy.clear()
+
+
 class Robot:
     """Memory for `n_frames` beside a prompt of 10 tokens, and slots that do as they are told."""
 
     def __init__(self, policy="fifo", n_frames=8, ring_blocks=4, similarity=0.95, **memory):
         n_slots = 10 + 8 + FRAME_TOKENS * n_frames
-        policy = make_policy(policy, window_frames=n_frames)
+        self.policy = Listening(make_policy(policy, window_frames=n_frames))
         given = memory | {"ring_blocks": ring_blocks, "recall_similarity": similarity}
-        self.memory = FrameMemory(n_slots, 7, policy, SIZE, **given)
+        self.memory = FrameMemory(n_slots, 7, self.policy, SIZE, **given)
         self.memory.set_prompt(10)
         self.slots = Slots(n_slots, ring_blocks)
         self.index = self.tick = 0
@@ -182,6 +203,19 @@ def test_guests_go_first_where_the_ladder_asks_for_room():
     assert (line.frame.index, line.policy, line.ring_place) == (1, "recall", None)
 
 
+@pytest.mark.parametrize("order", [(1, 2), (2, 1)])
+def test_two_guests_stand_in_the_order_in_which_they_were_taken(order):
+    robot = Robot(n_frames=12)
+    for number in (1, 2):
+        robot.look(scene(number))
+    robot.look_for(60, scene(3))
+    for number in order:
+        robot.look_for(2, scene(number))
+    assert robot.recalled == list(order)
+    assert robot.retained[:2] == [1, 2]
+    assert len(robot.retained) == 12, "guests and others together have the room of memory"
+
+
 def test_a_new_prompt_empties_the_ring():
     robot = Robot()
     robot.look(scene(1))
@@ -197,8 +231,8 @@ class AnyUseOfTheRing(RuleBasedStateMachine):
 
     @initialize(
         policy=st.sampled_from(POLICIES),
-        n_frames=st.integers(1, 14),
-        ring_blocks=st.integers(1, 4),
+        n_frames=st.sampled_from([1, 3, 4, 6, 12]),
+        ring_blocks=st.integers(1, 6),
         keeps_frames=st.booleans(),
         stride=st.sampled_from([1, 1, 3]),
     )
@@ -207,13 +241,16 @@ class AnyUseOfTheRing(RuleBasedStateMachine):
         given = {"keeps_frames": keeps_frames, "stride_ticks": stride}
         self.robot = Robot(policy, n_frames, ring_blocks, 0.8, **given)
 
-    @rule(number=st.integers(1, 4), n=st.integers(1, 12), noise=st.sampled_from([0.0, 0.02, 0.3]))
-    def look(self, number, n, noise):
-        self.robot.look_for(n, scene(number), noise)
-
-    @rule(number=st.integers(1, 4))
-    def look_much_later(self, number):
-        self.robot.look(scene(number), after_ticks=STAY_TICKS)
+    @rule(
+        numbers=st.lists(st.integers(1, 9), min_size=1, max_size=12),
+        after_ticks=st.sampled_from([1, 7, STAY_TICKS]),
+        noise=st.sampled_from([0.0, 0.02, 0.2]),
+    )
+    def look(self, numbers, after_ticks, noise):
+        random = np.random.default_rng(self.robot.index)
+        for number in numbers:
+            embedding = scene(number) + noise * random.standard_normal(SIZE).astype(np.float32)
+            self.robot.look(embedding.astype(np.float32), after_ticks)
 
     @rule(n=st.integers(1, 3))
     def forget_for_time(self, n):
@@ -224,6 +261,7 @@ class AnyUseOfTheRing(RuleBasedStateMachine):
         memory = self.robot.memory
         forget(self.robot.slots, memory.instruct(np.zeros(n_tokens, np.int32), self.robot.tick).evicted)
 
+    @precondition(lambda self: self.robot.index > 40)
     @rule()
     def reset(self):
         self.robot.memory.set_prompt(10)
@@ -248,7 +286,9 @@ class AnyUseOfTheRing(RuleBasedStateMachine):
         guests = {index for index in robot.retained if ring.is_guest(index)}
         assert len(guests) == ring.n_guests
         assert guests <= set(robot.kept)
-        assert set(ring._rows) == set(robot.retained) - guests
+        residents = [index for index in robot.retained if index not in guests]
+        assert robot.policy.heard == residents
+        assert set(ring._rows) == set(residents)
 
 
 TestAnyUseOfTheRing = AnyUseOfTheRing.TestCase
