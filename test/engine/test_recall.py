@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from vla_edge_ros.engine import factory
 from vla_edge_ros.engine.factory import make_engine
 from vla_edge_ros.engine.interface import (
     EngineError,
@@ -116,6 +117,18 @@ def test_without_host_bytes_there_is_no_ring():
     bench = Bench(NumpyEngine)
     assert bench.info.ring_blocks == 0
     assert "host_ring" not in bench.info.account_bytes
+    bench.close()
+
+
+def test_an_engine_chosen_by_auto_has_the_ring_of_its_choice(monkeypatch):
+    monkeypatch.setattr(factory, "cuda_obstacle", lambda *_: "no NVIDIA driver")
+    bench = Bench(make_engine, backend="auto", host_bytes=BLOCK_BYTES)
+    first, other, scratch = (bench.blocks[i] for i in (0, 4, 5))
+    stayed = bits(bench.see(9, [first], scratch))
+    bench.engine.stash(0, first)
+    bench.engine.evict(first)
+    bench.engine.restore(0, other)
+    assert bits(bench.see(9, [other], scratch)) == stayed
     bench.close()
 
 

@@ -25,7 +25,7 @@ TO_FIT = "for a pass that fits the time left"
 """The reason in the journal of a frame that the ladder had forgotten."""
 
 COPY_BYTES_PER_S = 1_000_000_000
-"""What a recall is priced by: a rate that machines exceed several times over (docs/forgetting.md)."""
+"""What a recall is priced by: 99 of 100 copies were faster on a busy machine (docs/forgetting.md)."""
 
 _GRACE_NS = 100_000_000
 """A machine that was stopped as a whole (a container, a debugger) has this long to answer when it goes on."""

@@ -4,6 +4,8 @@ import ctypes
 import importlib
 from dataclasses import replace
 
+import numpy as np
+
 from vla_edge_ros.engine.interface import Engine, EngineError, EngineInfo, EngineSpec
 from vla_edge_ros.perception.frame_buffer import FrameBuffer
 
@@ -113,10 +115,15 @@ class _WithNote:
         self.submit = engine.submit
         self.wait = engine.wait
         self.evict = engine.evict
-        self.stash = engine.stash
-        self.restore = engine.restore
         self.close = engine.close
 
     def configure(self) -> EngineInfo:
         info = self._engine.configure()
         return replace(info, notes=(*info.notes, self._note))
+
+    def stash(self, place: int, slots: np.ndarray) -> None:
+        """Of an engine with a ring; the others have no such call."""
+        self._engine.stash(place, slots)
+
+    def restore(self, place: int, slots: np.ndarray) -> None:
+        self._engine.restore(place, slots)

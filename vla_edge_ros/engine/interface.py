@@ -229,7 +229,10 @@ class Engine(Protocol):
         """Forget `slots`: no later slot list names them before they are written again."""
 
     def stash(self, place: int, slots: np.ndarray) -> None:
-        """Copy the block at `slots` (32,) to `place` of the host ring, before they are forgotten."""
+        """Copy the block at `slots` (32,) to `place` of the host ring, before they are forgotten.
+
+        This and `restore` are for engines whose information has `ring_blocks`.
+        """
 
     def restore(self, place: int, slots: np.ndarray) -> None:
         """Copy the block at `place` of the host ring to `slots` (32,), bit by bit; the ring keeps it.

@@ -213,11 +213,11 @@ class FrameMemory:
     def recall(self, tick: int) -> Recalled | None:
         """Bring a frame back that the scene resembles again, in exchange for one that the policy names.
 
-        The pass attends to as many tokens as without it. Guests have an eighth of the memory, rounded. To be
+        The pass attends to as many tokens as without it. Guests have at most a quarter of the memory. To be
         called after `make_room`; what it evicts, the engine forgets before it copies.
         """
         ring = self._ring
-        if ring is None or self._n_residents < 2 or ring.n_guests >= (self.capacity_frames + 4) // 8:
+        if ring is None or self._n_residents < 2 or ring.n_guests >= self.capacity_frames // 4:
             return None
         found = ring.resembled(tick)
         if found is None:

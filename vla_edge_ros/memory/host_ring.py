@@ -32,10 +32,10 @@ class HostRing:
     """`n_places` blocks of host memory, least recently used first out; the engine has the bytes and obeys.
 
     A forgotten frame is kept unless the ring has its twin. It is called back where the newest frame resembles
-    it: by a cosine of at least `similarity`, and at least twice as near (in 1 - cosine) as every retained
-    frame, so that what memory still shows is not fetched again. It is then a guest: the ring keeps its copy,
-    nothing overwrites it, and it leaves when the scene no longer resembles it, `STAY_TICKS` later at the
-    earliest; as long it is not called back after it went.
+    it: by a cosine of at least `similarity`, and at least twice as near (in 1 - cosine) as every frame that
+    memory retains of its own, so that what is still there is not fetched again. It is then a guest: the ring
+    keeps its copy, which nothing overwrites, and it leaves when the scene no longer resembles it,
+    `STAY_TICKS` later at the earliest. For as long after a frame went it is not called back.
 
     capacity: retained frames at most. All is allocated here.
     """
@@ -118,9 +118,7 @@ class HostRing:
         np.einsum("ij,j->i", self._row_units, self._scene, out=shown)
         if self._scene_row is not None:
             shown[self._scene_row] = -1.0
-        best_shown = max(
-            float(shown.max()), *(float(cosines[place]) for place, _ in self._guests.values()), -1.0
-        )
+        best_shown = float(shown.max())
         cosines[self._went_ticks > tick - STAY_TICKS] = -1.0
         place = int(cosines.argmax())
         cosine = float(cosines[place])
