@@ -149,7 +149,7 @@ def build_controller(
     """
     live = live_settings(parameters)
     n_values = embedding_size(info, signatures)
-    memory = frame_memory(parameters, len(policy.dimensions), n_values, info.ring_blocks)
+    memory = frame_memory(parameters, len(policy.dimensions), n_values, ring_blocks=info.ring_blocks)
     planner = ActionPlanner(policy, action_config(parameters))
     admission = Admission(live.admission, ladder_config(parameters))
     levels = parameters["ladder.unchanged_levels"]

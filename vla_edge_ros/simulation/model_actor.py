@@ -39,7 +39,7 @@ class ModelActor:
         self._info = self._engine.configure()
         self._signatures = settings.signature_log(values)
         size = settings.embedding_size(self._info, self._signatures)
-        self.memory = settings.frame_memory(values, n_actions, size, self._info.ring_blocks)
+        self.memory = settings.frame_memory(values, n_actions, size, ring_blocks=self._info.ring_blocks)
         self._values = values
         self._work_id = 0
         self.begin()
