@@ -1,5 +1,6 @@
 """A controller with real memory, planner and frame buffer around a scripted engine and a virtual clock."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -60,6 +61,8 @@ class ScriptedEngine:
         self.script: dict[int, float | str] = {}
         self.submitted: list = []
         self.evicted: list[np.ndarray] = []
+        self.stashed: list[int] = []
+        self.restored: list[int] = []
         self.is_dead = False
         self._pending = None
         self._ends_ns = 0
@@ -122,6 +125,13 @@ class ScriptedEngine:
     def evict(self, slots):
         self.evicted.append(slots)
 
+    def stash(self, place, slots):
+        self.stashed.append(place)
+
+    def restore(self, place, slots):
+        assert place in self.stashed, "what was not kept cannot come back"
+        self.restored.append(place)
+
 
 class Sink:
     def __init__(self, clock):
@@ -146,6 +156,7 @@ class Rig:
 
     policy: a policy, or the name of a bundled one. eviction: the name of an eviction policy.
     admission: the name of a rule. heeds_deadlines: of the engine. prompt_slots, keeps_frames: of memory.
+    ring_blocks, block_bytes: of the engine's host ring.
     """
 
     def __init__(
@@ -161,6 +172,8 @@ class Rig:
         heeds_deadlines=False,
         prompt_slots=0,
         keeps_frames=False,
+        ring_blocks=0,
+        block_bytes=0,
         **config,
     ):
         frames_ms = np.arange(1, 5000, 16.67) if frames_ms is None else frames_ms
@@ -176,7 +189,7 @@ class Rig:
             ControlConfig(**{**CONFIG, **config}),
             self.clock,
             self.engine,
-            INFO,
+            replace(INFO, ring_blocks=ring_blocks, block_bytes=block_bytes),
             self.frames,
             FrameMemory(
                 n_slots,
@@ -184,6 +197,7 @@ class Rig:
                 make_policy(eviction),
                 prompt_slots=prompt_slots,
                 keeps_frames=keeps_frames,
+                ring_blocks=ring_blocks,
             ),
             ActionPlanner(self.policy, ActionConfig(period_ns=PERIOD)),
             Admission(AdmissionConfig(ema_alpha=0.2, decay=0.9, probe_after_ticks=8, estimator=admission)),

@@ -67,12 +67,15 @@ def results(draw):
     )
 
 
+moves = npst.arrays(np.int32, st.tuples(st.integers(0, 3), st.just(33)), elements=st.integers(0, 2**31 - 1))
 prompts = st.builds(PromptWork, work_ids, *[st.shared(slots, key="prompt")] * 2, slots)
 messages = st.one_of(
     st.builds(
         Order,
         prompts | st.builds(FrameWork, work_ids, slots, slots, slots, times_ns, st.integers(0, N_SLOTS)),
         slots,
+        moves,
+        moves,
     ),
     st.builds(Order, prompts),
     st.builds(Close),
@@ -128,8 +131,10 @@ def test_the_largest_work_of_a_cache_fits(pair):
         PromptWork(1, everything[:1], everything[:1], everything[1:]),
         FrameWork(2, everything, everything[:32], everything[:8]),
     ):
-        here.send(Order(work, everything))
-        assert_same(there.receive(None), Order(work, everything))
+        every_block_goes = np.zeros((N_SLOTS // 32, 33), np.int32)
+        order = Order(work, everything, every_block_goes, every_block_goes[:1])
+        here.send(order)
+        assert_same(there.receive(None), order)
 
 
 def test_the_largest_result_fits(pair):

@@ -35,6 +35,12 @@ class ScriptedEngine:
             raise self.error
         self.evicted.append((self.work and self.work.work_id, slots.tolist()))
 
+    def stash(self, place, slots):
+        self.evicted.append(("stash", place, slots.tolist()))
+
+    def restore(self, place, slots):
+        self.evicted.append(("restore", place, slots.tolist()))
+
     def close(self):
         self.is_closed = True
 
@@ -45,6 +51,18 @@ def ends():
     yield boxes
     for box in boxes:
         box.close()
+
+
+def test_blocks_go_to_the_ring_before_slots_are_forgotten_and_come_back_afterwards(ends):
+    parent, child = ends
+    engine = ScriptedEngine()
+    blocks = np.arange(99, dtype=np.int32).reshape(3, 33)
+    parent.send(Order(PromptWork(1, SLOTS, SLOTS), SLOTS[1:3], blocks[:2], blocks[2:]))
+    parent.send(Close())
+    assert serve(child, engine) == 0
+    first, second, third = ([*range(33 * n + 1, 33 * n + 33)] for n in range(3))
+    moves = [("stash", 0, first), ("stash", 33, second), (None, [1, 2]), ("restore", 66, third)]
+    assert engine.evicted == moves
 
 
 def test_work_and_evictions_are_served_in_order_until_closed(ends):

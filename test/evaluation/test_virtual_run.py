@@ -272,6 +272,20 @@ def test_a_recorded_run_that_goes_back_to_a_cached_prompt_reproduces_itself(on_i
     assert (retained[after] > 1) == (on_instruction == "keep")
 
 
+def test_a_recorded_run_with_recalls_reproduces_itself(monkeypatch):
+    # The sample's scene never comes back: a sum of pixels, which is any number, stands for twelve scenes.
+    twelve = np.eye(12, settings.SIGNATURE_SIZE, dtype=np.float32)
+    monkeypatch.setattr(settings, "patch_signature", lambda frame: twelve[int(frame.sum()) % 12])
+    chosen = {"memory.policy": "fifo", "memory.embedding": "patch_signature", "memory.slots": 260}
+    chosen |= {"memory.host_bytes": 8_000_000, "memory.recall_similarity": 0.9}
+    chosen |= {"admission.estimator": "ema", "engine.model": "tiny", "engine.backend": "numpy"}
+    recorded = a_live_run(validate_all(SMALL | chosen), 120)
+    lines = [line["reason"] for tick in recorded.ticks for line in tick["journal"]]
+    assert any("which the scene resembles again" in line for line in lines)
+    assert any("no longer resembles" in line for line in lines)
+    assert again(recorded) == run_document.outcome(recorded.ticks)
+
+
 def test_a_run_with_stopped_passes_reproduces_its_own_decisions_times_and_journal(recorded_stopped, tmp_path):
     path = tmp_path / "demo.json"
     path.write_text(json.dumps(recorded_stopped.to_document()))
@@ -412,8 +426,7 @@ def test_its_actions_are_those_of_its_joint_states(recorded_motion):
     moved = replace(
         recorded_motion,
         ticks=[
-            tick
-            | {"joint_states": [state | {"positions": [1.0] * 7} for state in tick["joint_states"]]}
+            tick | {"joint_states": [state | {"positions": [1.0] * 7} for state in tick["joint_states"]]}
             for tick in recorded_motion.ticks
         ],
     )

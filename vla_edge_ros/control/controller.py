@@ -25,7 +25,7 @@ from vla_edge_ros.control.record import TickRecord
 from vla_edge_ros.control.reuse import Reuse
 from vla_edge_ros.control.schedule import TickSchedule, TickTimes
 from vla_edge_ros.control.sink import Sink
-from vla_edge_ros.control.work import EngineFailed, WorkInFlight
+from vla_edge_ros.control.work import EngineFailed, WorkInFlight, recall_price_ns
 from vla_edge_ros.engine.interface import Engine, EngineInfo, WorkResult, WorkStatus
 from vla_edge_ros.memory.frame_memory import FrameMemory
 from vla_edge_ros.perception.frame import FrameMeta
@@ -173,7 +173,8 @@ class Controller:
         if hold is None and record.step is Step.REUSE:
             result = self._work.reuse(record)
         elif hold is None:
-            self._work.begin_pass(record, record.started_ns, self._deadline_ns(record, times))
+            deadline_ns = self._deadline_ns(record, times)
+            self._work.begin_pass(record, record.started_ns, deadline_ns, self._may_recall(record, times))
             result = self._result_of(self._work.await_pass, record, times.cutoff_ns)
         record.decision, record.reason = self._decide(record, times, hold, result, overdue)
         self._act(record, times, sink)
@@ -270,6 +271,15 @@ class Controller:
         if not self.config.uses_late_result:
             return times.cutoff_ns
         return max(times.cutoff_ns, self.planner.expiry_ns(record.frame_capture_ns))
+
+    def _may_recall(self, record: TickRecord, times: TickTimes) -> bool:
+        """Whether the pass is predicted to leave the time that a recall is priced at."""
+        if not self._info.ring_blocks or record.step is not Step.FULL or record.is_probe:
+            return False
+        if record.predicted_ns is None:
+            return False
+        needed_ns = record.predicted_ns + (record.allowance_ns or 0) + recall_price_ns(self._info)
+        return record.started_ns + needed_ns <= times.cutoff_ns
 
     def _fail(self, reason: str, details: str) -> None:
         if self._fault is None:

@@ -59,6 +59,7 @@ def engine_spec(parameters: Parameters, action_tokens: int) -> EngineSpec:
         budget_bytes=parameters["memory.budget_bytes"],
         embedding="key_summary" if _embedding_of(parameters) == "key_summary" else "pooled",
         gives_signals=parameters["memory.policy"] in NEED_SIGNALS,
+        host_bytes=parameters["memory.host_bytes"],
         plan=parameters["engine.plan"],
     )
 
@@ -111,11 +112,16 @@ def action_config(parameters: Parameters) -> ActionConfig:
 
 
 def frame_memory(
-    parameters: Parameters, action_tokens: int, embedding_size: int, seed: int = 0
+    parameters: Parameters,
+    action_tokens: int,
+    embedding_size: int,
+    seed: int = 0,
+    ring_blocks: int = 0,
 ) -> FrameMemory:
-    """The memory that the parameters name; `embedding_size` is what `embedding_size` says of an engine.
+    """The memory that the parameters name.
 
-    seed: of the policy `random`.
+    embedding_size: what `embedding_size` says of an engine. seed: of the policy `random`. ring_blocks: of the
+        engine's host ring.
     """
     return FrameMemory(
         parameters["memory.slots"],
@@ -125,6 +131,8 @@ def frame_memory(
         parameters["memory.stride_ticks"],
         parameters["memory.prompt_slots"],
         parameters["memory.on_instruction"] == "keep",
+        ring_blocks,
+        parameters["memory.recall_similarity"],
     )
 
 
@@ -149,7 +157,8 @@ def build_controller(
     signatures, pictures: those of `signature_log` and `picture_log`.
     """
     live = live_settings(parameters)
-    memory = frame_memory(parameters, len(policy.dimensions), embedding_size(info, signatures))
+    n_values = embedding_size(info, signatures)
+    memory = frame_memory(parameters, len(policy.dimensions), n_values, ring_blocks=info.ring_blocks)
     planner = ActionPlanner(policy, action_config(parameters))
     admission = Admission(live.admission, ladder_config(parameters, policy))
     levels = parameters["ladder.unchanged_levels"]

@@ -11,6 +11,7 @@ from vla_edge_ros.control.record import TickRecord, WorkTimes
 from vla_edge_ros.control.reuse import Reuse
 from vla_edge_ros.engine.interface import (
     Engine,
+    EngineInfo,
     FrameWork,
     PromptWork,
     WorkResult,
@@ -22,6 +23,9 @@ from vla_edge_ros.perception.frame_log import FrameLog
 
 TO_FIT = "for a pass that fits the time left"
 """The reason in the journal of a frame that the ladder had forgotten."""
+
+COPY_BYTES_PER_S = 1_000_000_000
+"""What a recall is priced by: 99 of 100 copies were faster on a busy machine (docs/forgetting.md)."""
 
 _GRACE_NS = 100_000_000
 """A machine that was stopped as a whole (a container, a debugger) has this long to answer when it goes on."""
@@ -121,15 +125,18 @@ class WorkInFlight:
         patience = max(1, len(work.tokens))
         self._submit(work, _Job(work.work_id, "prompt", now_ns, self._epoch, now_ns, patience))
 
-    def begin_pass(self, record: TickRecord, now_ns: int, deadline_ns: int) -> None:
+    def begin_pass(self, record: TickRecord, now_ns: int, deadline_ns: int, may_recall: bool = False) -> None:
         """Make room by the eviction policy and start a pass over what is then retained.
 
         Where the ladder says so, more frames go than there must for want of room, or tokens are left out.
+        may_recall: there is time to bring a forgotten frame back.
         """
         memory = self._memory
         if record.forgotten_frames:
             self._evict(memory.forget(record.forgotten_frames, record.tick, TO_FIT), record)
         self._evict(memory.make_room(record.tick), record)
+        if may_recall:
+            record.journal += recall(self._engine, memory, record.tick)
         work = FrameWork(
             self._next_id(),
             memory.context_slots(),
@@ -171,9 +178,8 @@ class WorkInFlight:
         return result
 
     def _evict(self, evicted: list[Evicted], record: TickRecord) -> None:
-        if evicted:
-            self._engine.evict(np.concatenate([one.slots for one in evicted]))
-            record.journal += [one.to_json() for one in evicted]
+        forget(self._engine, evicted)
+        record.journal += [one.to_json() for one in evicted]
 
     def _next_id(self) -> int:
         self._n_submitted += 1
@@ -248,6 +254,31 @@ class WorkInFlight:
     def _forget_action(self) -> None:
         if self._reuse is not None:
             self._reuse.forget()
+
+
+def forget(engine: Engine, evicted: list[Evicted]) -> None:
+    """Have the engine forget what memory has evicted, and keep what its host ring is to keep."""
+    if not evicted:
+        return
+    for one in evicted:
+        if one.ring_place is not None:
+            engine.stash(one.ring_place, one.slots)
+    engine.evict(np.concatenate([one.slots for one in evicted]))
+
+
+def recall(engine: Engine, memory: FrameMemory, tick: int) -> list[dict]:
+    """Bring back what `FrameMemory.recall` finds; returns the journal's lines."""
+    recalled = memory.recall(tick)
+    if recalled is None:
+        return []
+    forget(engine, [recalled.evicted])
+    engine.restore(recalled.ring_place, recalled.slots)
+    return [recalled.evicted.to_json()]
+
+
+def recall_price_ns(info: EngineInfo) -> int:
+    """Of one block from the host ring and another one to it."""
+    return 2 * info.block_bytes * 1_000_000_000 // COPY_BYTES_PER_S
 
 
 def embedding_of(result: WorkResult, signatures: FrameLog | None) -> np.ndarray:

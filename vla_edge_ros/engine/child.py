@@ -90,8 +90,12 @@ def serve(mailbox: Mailbox, engine: Engine) -> int:
 
 
 def _run(engine: Engine, order: Order) -> WorkResult:
+    for move in order.stashed:
+        engine.stash(int(move[0]), move[1:])
     if len(order.evicted):
         engine.evict(order.evicted)
+    for move in order.restored:
+        engine.restore(int(move[0]), move[1:])
     engine.submit(order.work)
     while (result := engine.wait(time.monotonic_ns() + _WAIT_SLICE_NS)) is None:
         pass

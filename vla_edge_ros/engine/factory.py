@@ -4,6 +4,8 @@ import ctypes
 import importlib
 from dataclasses import replace
 
+import numpy as np
+
 from vla_edge_ros.engine.interface import Engine, EngineError, EngineInfo, EngineSpec
 from vla_edge_ros.perception.frame_buffer import FrameBuffer
 
@@ -22,6 +24,11 @@ def make_engine(spec: EngineSpec, frames: FrameBuffer) -> Engine:
     """
     if spec.backend in ("cuda", "fake"):
         _require_plain(spec)
+    if spec.backend == "cuda" and spec.host_bytes:
+        raise EngineError(
+            f"memory.host_bytes is {spec.host_bytes} and backend cuda has no host ring: set it to 0, or use "
+            "backend numpy"
+        )
     if spec.backend == "auto":
         obstacle = cuda_obstacle(spec)
         chosen = "numpy" if obstacle else "cuda"
@@ -113,3 +120,10 @@ class _WithNote:
     def configure(self) -> EngineInfo:
         info = self._engine.configure()
         return replace(info, notes=(*info.notes, self._note))
+
+    def stash(self, place: int, slots: np.ndarray) -> None:
+        """Of an engine with a ring; the others have no such call."""
+        self._engine.stash(place, slots)
+
+    def restore(self, place: int, slots: np.ndarray) -> None:
+        self._engine.restore(place, slots)

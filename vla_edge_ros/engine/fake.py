@@ -19,6 +19,7 @@ from vla_edge_ros.engine.interface import (
     StageTimes,
     WorkResult,
     WorkStatus,
+    ring_blocks,
 )
 from vla_edge_ros.engine.linux import sleep_until
 from vla_edge_ros.engine.mailbox import MAX_STEPS
@@ -26,6 +27,9 @@ from vla_edge_ros.engine.model_config import ACTION_ROWS
 from vla_edge_ros.perception.frame_buffer import FrameBuffer
 
 VOCABULARY_SIZE = 512
+BLOCK_BYTES = 4096
+"""What a block counts for in the host ring, which keeps nothing, as there are no keys or values."""
+
 _LONGEST_MS = 3_600_000
 
 
@@ -115,6 +119,8 @@ class FakeEngine:
             plan_id=self._spec.model,
             vocabulary_size=VOCABULARY_SIZE,
             embedding_size=self._settings.hidden,
+            ring_blocks=ring_blocks(self._spec.host_bytes, BLOCK_BYTES),
+            block_bytes=BLOCK_BYTES,
         )
 
     def submit(self, work: PromptWork | FrameWork) -> None:
@@ -152,6 +158,12 @@ class FakeEngine:
 
     def evict(self, slots: np.ndarray) -> None:
         """There is nothing to forget."""
+
+    def stash(self, place: int, slots: np.ndarray) -> None:
+        """There is nothing to keep."""
+
+    def restore(self, place: int, slots: np.ndarray) -> None:
+        """There is nothing to bring back."""
 
     def close(self) -> None:
         """There is nothing to free."""

@@ -36,6 +36,7 @@ class EngineSpec:
     embedding: what a frame's embedding is, `pooled` or `key_summary` (NumPy engine alone).
     gives_signals: whether results tell attention and values of the pass (NumPy engine alone).
     blas_threads: threads of the NumPy engine's matrix products (0: the library's default).
+    host_bytes: of the ring in host memory that keeps forgotten blocks (NumPy and fake engine); 0: none.
     plan: the plan_id of a CUDA engine whose order of summation is wanted; empty: this machine's own choice.
     """
 
@@ -48,6 +49,7 @@ class EngineSpec:
     budget_bytes: int = 8_000_000_000
     embedding: str = "pooled"
     gives_signals: bool = False
+    host_bytes: int = 0
     plan: str = ""
 
 
@@ -59,6 +61,8 @@ class EngineInfo:
         Those of a GPU, `cuda_context` included, add up to what the driver counts for the process;
         `page_locked` is memory of the host.
     embedding_size: length of a frame's embedding (of the pooled one: the hidden size).
+    ring_blocks: frame blocks that the host ring keeps.
+    block_bytes: keys and values of one, of an engine that can have a ring.
     """
 
     backend: str
@@ -67,6 +71,8 @@ class EngineInfo:
     embedding_size: int
     account_bytes: dict[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    ring_blocks: int = 0
+    block_bytes: int = 0
 
 
 def pinned(spec: EngineSpec, info: EngineInfo) -> EngineSpec:
@@ -197,6 +203,16 @@ class WorkResult:
     finished_ns: int = 0
 
 
+def ring_blocks(host_bytes: int, block_bytes: int) -> int:
+    """Blocks that a host ring of `host_bytes` keeps. Raises EngineError where it is smaller than one."""
+    if 0 < host_bytes < block_bytes:
+        raise EngineError(
+            f"memory.host_bytes is {host_bytes} and a frame of this model has {block_bytes} bytes: raise it, "
+            "or set it to 0 for no recall"
+        )
+    return host_bytes // block_bytes
+
+
 class Engine(Protocol):
     def configure(self) -> EngineInfo:
         """Load, check and allocate everything, and run one warm-up pass. Raises EngineError."""
@@ -212,6 +228,18 @@ class Engine(Protocol):
 
     def evict(self, slots: np.ndarray) -> None:
         """Forget `slots`: no later slot list names them before they are written again."""
+
+    def stash(self, place: int, slots: np.ndarray) -> None:
+        """Copy the block at `slots` (32,) to `place` of the host ring, before they are forgotten.
+
+        This and `restore` are for engines whose information has `ring_blocks`.
+        """
+
+    def restore(self, place: int, slots: np.ndarray) -> None:
+        """Copy the block at `place` of the host ring to `slots` (32,), bit by bit; the ring keeps it.
+
+        Of the calls between two pieces of work all of `stash` come first, then `evict`, then `restore`.
+        """
 
     def close(self) -> None:
         """Free everything; safe to call twice and after a failure."""

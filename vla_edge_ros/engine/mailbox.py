@@ -16,6 +16,7 @@ from enum import IntEnum
 import numpy as np
 
 from vla_edge_ros.engine.interface import (
+    FRAME_TOKENS,
     MAX_ACTION_TOKENS,
     FrameWork,
     PromptWork,
@@ -33,7 +34,7 @@ MAX_STEPS = 16
 _HEADER = struct.Struct("=4H 4I Q 14q")
 # kind, status, arrays present, steps done; four counts; work id; of a result: frame index, stamp, capture,
 # receipt; copy, vision, prefill, decode; the same, remaining; started, finished; of a frame's work: deadline,
-# prompt tokens
+# prompt tokens; of any work: blocks to stash, blocks to restore
 _MIN_PAYLOAD_BYTES = 68 * 1024
 _NO_TIMES = (0,) * 14
 _TOKENS, _TOP_PROBABILITY, _ENTROPY, _EMBEDDING, _SIGNALS = 1, 2, 4, 8, 16
@@ -66,14 +67,22 @@ class Text:
 
 
 _NO_SLOTS = np.empty(0, np.int32)
+_MOVE_WORDS = 1 + FRAME_TOKENS
+_NO_MOVES = np.empty((0, _MOVE_WORDS), np.int32)
 
 
 @dataclass(slots=True)
 class Order:
-    """Forget `evicted`, (n,) int32, then do `work`: one record, since each wakes the other process."""
+    """Forget `evicted`, (n,) int32, then do `work`: one record, since each wakes the other process.
+
+    stashed, restored: (n, 33) int32, a place of the host ring and the 32 slots of a block: copied to the ring
+        before `evicted` is forgotten, and from it afterwards.
+    """
 
     work: PromptWork | FrameWork
     evicted: np.ndarray = field(default_factory=lambda: _NO_SLOTS)
+    stashed: np.ndarray = field(default_factory=lambda: _NO_MOVES)
+    restored: np.ndarray = field(default_factory=lambda: _NO_MOVES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,14 +156,15 @@ class Mailbox:
 
     def _encode(self, message: Message) -> int:
         if isinstance(message, Order):
-            return self._encode_order(message.work, message.evicted)
+            return self._encode_order(message)
         if isinstance(message, WorkResult):
             return self._encode_result(message)
         if isinstance(message, Close):
             return self._encode_text(Text(Kind.CLOSE, ""))
         return self._encode_text(message)
 
-    def _encode_order(self, work: PromptWork | FrameWork, evicted: np.ndarray) -> int:
+    def _encode_order(self, order: Order) -> int:
+        work, evicted, moves = order.work, order.evicted, (order.stashed.ravel(), order.restored.ravel())
         if isinstance(work, FrameWork):
             kind, deadline_ns, prompt_tokens = Kind.FRAME, work.deadline_ns, work.prompt_tokens
             arrays = work.context_slots, work.frame_slots, work.action_slots, evicted
@@ -162,13 +172,14 @@ class Mailbox:
             kind, deadline_ns, prompt_tokens = Kind.PROMPT, 0, 0
             arrays = work.tokens, work.slots, work.context_slots, evicted
         counts = [len(array) for array in arrays]
-        self._check_fits(4 * sum(counts), kind)
-        times = deadline_ns, prompt_tokens, *_NO_TIMES[2:]
+        n_moves = [array.size // _MOVE_WORDS for array in moves]
+        self._check_fits(4 * (sum(counts) + _MOVE_WORDS * sum(n_moves)), kind)
+        times = deadline_ns, prompt_tokens, *n_moves, *_NO_TIMES[4:]
         _HEADER.pack_into(self._send_buffer, 0, kind, 0, 0, 0, *counts, work.work_id, *times)
         offset = 0
-        for array, count in zip(arrays, counts, strict=True):
-            np.copyto(self._out_ints[offset : offset + count], array)
-            offset += count
+        for array in (*arrays, *moves):
+            np.copyto(self._out_ints[offset : offset + len(array)], array)
+            offset += len(array)
         return _HEADER.size + 4 * offset
 
     def _encode_text(self, message: Text) -> int:
@@ -255,10 +266,16 @@ class Mailbox:
             arrays.append(self._in_ints[offset : offset + count])
             offset += count
         *given, evicted = arrays
+        moves = []
+        for n_moves in times[2:4]:
+            end = offset + _MOVE_WORDS * n_moves
+            moves.append(self._in_ints[offset:end].reshape(n_moves, _MOVE_WORDS))
+            offset = end
         if kind is Kind.FRAME:
             work = FrameWork(work_id, *given, deadline_ns=times[0], prompt_tokens=times[1])
-            return Order(work, evicted)
-        return Order(PromptWork(work_id, *given), evicted)
+        else:
+            work = PromptWork(work_id, *given)
+        return Order(work, evicted, *moves)
 
     def _decode_result(self, size, status, present, steps_done, counts, work_id, times) -> WorkResult:
         steps, action_tokens, embedding_size, _ = counts

@@ -30,6 +30,11 @@ def weight_buffers(config: ModelConfig) -> Buffers:
     }
 
 
+def block_shape(config: ModelConfig) -> tuple[int, int, int, int]:
+    """Of the keys and values of one frame: (2, layers, 32, KV size)."""
+    return 2, config.num_hidden_layers, FRAME_TOKENS, config.kv_size
+
+
 def kv_buffers(config: ModelConfig, n_slots: int) -> Buffers:
     """Keys before RoPE and values: (layer, slot, KV head x head size)."""
     shape = (config.num_hidden_layers, n_slots, config.kv_size)
@@ -155,6 +160,15 @@ class NumpyDecoder:
         """Fill `slots` with NaN, so that whoever reads them shows it."""
         self.cached_keys[:, slots] = np.nan
         self.cached_values[:, slots] = np.nan
+
+    def copy_block(self, slots: np.ndarray, out: np.ndarray) -> None:
+        """Keys and values of a frame's `slots` (32,), as they are cached, to `out` of `block_shape`."""
+        np.take(self.cached_keys, slots, axis=1, out=out[0], mode="clip")
+        np.take(self.cached_values, slots, axis=1, out=out[1], mode="clip")
+
+    def write_block(self, block: np.ndarray, slots: np.ndarray) -> None:
+        """What `copy_block` has copied, to other `slots` (32,)."""
+        self.cached_keys[:, slots], self.cached_values[:, slots] = block
 
     def _attention(self, layer: int, states: np.ndarray, slots: np.ndarray, start: int) -> None:
         """Grouped-query attention with its residual; token i of T stands at rank `start` + i."""

@@ -19,10 +19,17 @@ from vla_edge_ros.engine.interface import (
     PromptWork,
     WorkResult,
     WorkStatus,
+    ring_blocks,
 )
 from vla_edge_ros.engine.key_summary import key_summary
 from vla_edge_ros.engine.model_config import ModelConfig
-from vla_edge_ros.engine.numpy_decoder import NumpyDecoder, kv_buffers, weight_buffers, work_buffers
+from vla_edge_ros.engine.numpy_decoder import (
+    NumpyDecoder,
+    block_shape,
+    kv_buffers,
+    weight_buffers,
+    work_buffers,
+)
 from vla_edge_ros.engine.pace import CannotEnd, Countdown, Pace
 from vla_edge_ros.engine.vision import (
     FRAME_HEIGHT,
@@ -58,6 +65,7 @@ class NumpyEngine:
         self._vision: PatchEmbedding | None = None
         self._pixels = np.zeros((FRAME_HEIGHT, FRAME_WIDTH, 3), np.uint8)
         self._token = np.zeros(1, np.intp)
+        self._ring: np.ndarray | None = None
         self._pace = Pace()
         self._result: WorkResult | None = None
         self._failure = ""
@@ -72,11 +80,17 @@ class NumpyEngine:
             raise EngineError(f"n_slots is {spec.n_slots}: one frame and its action tokens need {least}")
         config, weights = open_weights(spec.model, spec.seed)
         account = account_bytes(config, spec.n_slots)
+        block_bytes = math.prod(block_shape(config)) * 4
+        n_blocks = ring_blocks(spec.host_bytes, block_bytes)
+        if n_blocks:
+            account["host_ring"] = n_blocks * block_bytes
         _require_budget(spec, account)
         if spec.blas_threads > 0:
             self._thread_limit = threadpool_limits(spec.blas_threads, user_api="blas")
         self.decoder = NumpyDecoder(config, weights, spec.n_slots, FRAME_TOKENS)
         self._vision = read_vision(weights, config.hidden_size)
+        # Not zeros: their pages would be fetched while passes run.
+        self._ring = np.full((n_blocks, *block_shape(config)), np.nan, np.float32)
         self._warm_up()
         return EngineInfo(
             backend="numpy",
@@ -87,6 +101,8 @@ class NumpyEngine:
             else FRAME_TOKENS * config.kv_size,
             account_bytes=account,
             notes=weights.notes,
+            ring_blocks=n_blocks,
+            block_bytes=block_bytes,
         )
 
     def submit(self, work: PromptWork | FrameWork) -> None:
@@ -117,8 +133,14 @@ class NumpyEngine:
         """Fill `slots` with NaN: a pass that reads one of them fails instead of acting on it."""
         self._require_decoder().forget(slots)
 
+    def stash(self, place: int, slots: np.ndarray) -> None:
+        self._require_decoder().copy_block(slots, self._ring[place])
+
+    def restore(self, place: int, slots: np.ndarray) -> None:
+        self._require_decoder().write_block(self._ring[place], slots)
+
     def close(self) -> None:
-        self.decoder = self._vision = self._result = None
+        self.decoder = self._vision = self._result = self._ring = None
         if self._thread_limit is not None:
             self._thread_limit.restore_original_limits()
             self._thread_limit = None

@@ -76,6 +76,8 @@ class ProcessEngine:
         self._mailbox: Mailbox | None = None
         self._in_flight: int | None = None
         self._evicted: list[np.ndarray] = []
+        self._stashed: list[np.ndarray] = []
+        self._restored: list[np.ndarray] = []
         self._failure = _NOT_CONFIGURED
         self._sending = threading.Lock()
         self._receiving = threading.Lock()
@@ -114,7 +116,7 @@ class ProcessEngine:
             raise EngineBusy(f"work {work.work_id} was submitted while work {self._in_flight} is unclaimed")
         self._send(work)
         self._in_flight = work.work_id
-        self._evicted.clear()
+        self._forget_moves()
 
     def wait(self, until_ns: int) -> WorkResult | None:
         """The result in flight, or None once the steady clock reaches `until_ns`.
@@ -138,6 +140,14 @@ class ProcessEngine:
     def evict(self, slots: np.ndarray) -> None:
         """Kept for the next work, which takes them along."""
         self._evicted.append(slots)
+
+    def stash(self, place: int, slots: np.ndarray) -> None:
+        """As `evict`."""
+        self._stashed.append(np.concatenate([[place], slots]))
+
+    def restore(self, place: int, slots: np.ndarray) -> None:
+        """As `evict`."""
+        self._restored.append(np.concatenate([[place], slots]))
 
     def close(self) -> None:
         """End the child: asked, and killed after one second. Safe to call twice and from another thread."""
@@ -179,10 +189,18 @@ class ProcessEngine:
         order = Order(work)
         if self._evicted:
             order.evicted = np.concatenate(self._evicted)
+        if self._stashed:
+            order.stashed = np.stack(self._stashed)
+        if self._restored:
+            order.restored = np.stack(self._restored)
         # Closed: the next wait reads what the child said before it ended, then how it ended. Full: it hangs.
         with self._sending, contextlib.suppress(MailboxClosed, MailboxFull):
             if not self._failure:
                 self._mailbox.send(order)
+
+    def _forget_moves(self) -> None:
+        for moves in (self._evicted, self._stashed, self._restored):
+            moves.clear()
 
     def _start(self) -> int:
         ours, childs = connected_pair()
@@ -201,7 +219,7 @@ class ProcessEngine:
             ours.close()
             raise EngineError(f"engine process cannot be started: {error}") from error
         self._in_flight = None
-        self._evicted.clear()
+        self._forget_moves()
         self._failure = _NOT_CONFIGURED
         self._mailbox, self._process = mailbox, process
         return process.pid

@@ -102,5 +102,11 @@ class VirtualEngine:
     def evict(self, slots: np.ndarray) -> None:
         self._engine.evict(slots)
 
+    def stash(self, place: int, slots: np.ndarray) -> None:
+        self._engine.stash(place, slots)
+
+    def restore(self, place: int, slots: np.ndarray) -> None:
+        self._engine.restore(place, slots)
+
     def close(self) -> None:
         self._engine.close()

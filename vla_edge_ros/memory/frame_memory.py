@@ -1,11 +1,13 @@
 """What the robot remembers: a pinned prompt and whole frames, in the fixed slots of a KV cache."""
 
+from bisect import bisect_left
 from collections import deque
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from vla_edge_ros.memory.eviction_policy import EvictionPolicy
+from vla_edge_ros.memory.host_ring import HostRing
 from vla_edge_ros.memory.prompt_tree import PromptTree
 from vla_edge_ros.memory.signals import PassSignals
 from vla_edge_ros.memory.slots import FRAME_TOKENS, MAX_ACTION_TOKENS, MemoryTooSmall, SlotPool
@@ -17,7 +19,7 @@ JOURNAL_LENGTH = 1024
 
 @dataclass(frozen=True, slots=True)
 class RetainedFrame:
-    """A frame whose block is in the cache; `tick` is the tick whose pass put it there."""
+    """A frame whose block is in the cache; `tick` is that of the pass that put it there, or of its recall."""
 
     meta: FrameMeta
     tick: int
@@ -25,13 +27,17 @@ class RetainedFrame:
 
 @dataclass(frozen=True, slots=True)
 class Evicted:
-    """One line of the eviction journal; `slots` (32,) int32 are what the engine is told to forget."""
+    """One line of the eviction journal; `slots` (32,) int32 are what the engine is told to forget.
+
+    ring_place: where the engine's host ring is to keep the block first; None: nowhere, or it has it already.
+    """
 
     tick: int
     policy: str
     frame: FrameMeta
     reason: str
     slots: np.ndarray = field(repr=False, compare=False)
+    ring_place: int | None = None
 
     def to_json(self) -> dict:
         return {
@@ -63,12 +69,25 @@ class NewPrompt:
         return len(self.tokens) == 0 < len(self.context_slots)
 
 
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """A block that comes back: the engine copies `ring_place` of its ring to `slots` (32,) int32."""
+
+    ring_place: int
+    slots: np.ndarray
+    evicted: Evicted
+
+
 class FrameMemory:
     """Slots, retained frames and their eviction; the engine holds the arrays and obeys these lists.
 
     A pass goes: `make_room`, tell the engine of the evicted slots, run it on `context_slots()`, `frame_slots`
     and `action_slots`, and `retain` the frame if it succeeded. If it did not, or if the frame lies between
     strides, nothing is retained and the same block serves the next pass.
+
+    With a host ring, `recall` after `make_room` may bring a forgotten frame back as a guest. It stands at its
+    place in time; the eviction policy does not hear of it, and guests go before all others where the ladder
+    or an instruction needs room.
 
     Another instruction goes: `instruct`, tell the engine of the evicted slots, have it write what is missing,
     and `prompt_written` when it has.
@@ -82,6 +101,8 @@ class FrameMemory:
         room. 0: a prompt takes what it needs, and each is written anew.
     keeps_frames: whether frames outlive a change of instruction. Their keys and values were computed under
         the prompt before, in all layers but the first.
+    ring_blocks, recall_similarity: of the engine's host ring, as in `HostRing`; 0 blocks: what is forgotten
+        never comes back.
     Raises MemoryTooSmall when not even one frame fits beside `prompt_slots`.
     """
 
@@ -94,6 +115,8 @@ class FrameMemory:
         stride_ticks: int = 1,
         prompt_slots: int = 0,
         keeps_frames: bool = False,
+        ring_blocks: int = 0,
+        recall_similarity: float = 0.95,
     ):
         if not 1 <= action_tokens <= MAX_ACTION_TOKENS:
             raise ValueError(
@@ -120,6 +143,9 @@ class FrameMemory:
         self._pass_tick = 0
         self._last_retained_tick: int | None = None
         self._embedding_size: int | None = None
+        self._ring: HostRing | None = None
+        self._ring_blocks = ring_blocks
+        self._recall_similarity = recall_similarity
         if embedding_size is not None:
             self._prepare(embedding_size)
         self.set_prompt(0)
@@ -148,8 +174,7 @@ class FrameMemory:
             self._forget_frames()
         evicted = []
         while len(self.frames) + self._has_block > self.capacity_frames:
-            victim = self.policy.choose_victim(len(self.frames), True)
-            evicted.append(self._evict(victim.place, tick, victim.reason))
+            evicted.append(self._evict_any(tick))
         self.journal.extend(evicted)
         frame_slots = self._context[self.prompt_tokens : self._n_context].copy()
         if not self.prompt_slots:
@@ -167,8 +192,10 @@ class FrameMemory:
         """Evict by policy until one more frame fits, and set its block aside as `frame_slots`."""
         self._pass_tick = tick
         evicted = []
-        while victim := self.policy.choose_victim(len(self.frames), self._is_full):
-            evicted.append(self._evict(victim.place, tick, victim.reason))
+        for index in self._ring.outstayed(tick) if self._ring is not None else ():
+            evicted.append(self._evict(self._place_of(index), tick, "the scene no longer resembles it"))
+        while victim := self.policy.choose_victim(self._n_residents, self._is_full):
+            evicted.append(self._evict(self._resident(victim.place), tick, victim.reason))
         self.journal.extend(evicted)
         if not self._has_block:
             self._pool.take(self._block)
@@ -179,10 +206,35 @@ class FrameMemory:
         """Evict `n_frames` of several by policy, full or not; the newest frame stays."""
         evicted = []
         while len(evicted) < n_frames and len(self.frames) > 1:
-            victim = self.policy.choose_victim(len(self.frames), True)
-            evicted.append(self._evict(victim.place, tick, reason))
+            evicted.append(self._evict_any(tick, reason))
         self.journal.extend(evicted)
         return evicted
+
+    def recall(self, tick: int) -> Recalled | None:
+        """Bring a frame back that the scene resembles again, in exchange for one that the policy names.
+
+        The pass attends to as many tokens as without it. Guests have at most a quarter of the memory. To be
+        called after `make_room`; what it evicts, the engine forgets before it copies.
+        """
+        ring = self._ring
+        if ring is None or self._n_residents < 2 or ring.n_guests >= self.capacity_frames // 4:
+            return None
+        found = ring.resembled(tick)
+        if found is None:
+            return None
+        victim = self.policy.choose_victim(self._n_residents, True)
+        reason = f"for frame {found.meta.index}, which the scene resembles again (cosine {found.cosine:.4f})"
+        # Before the eviction: what goes must not take the place of what comes.
+        ring.welcome(found.place, tick)
+        evicted = self._evict(self._resident(victim.place), tick, reason)
+        self.journal.append(evicted)
+        slots = self._pool.take(np.zeros(FRAME_TOKENS, np.int32))
+        place = bisect_left(self.frames, found.meta.index, key=lambda frame: frame.meta.index)
+        start, end = self.prompt_tokens + FRAME_TOKENS * place, self._n_context
+        self._context[start + FRAME_TOKENS : end + FRAME_TOKENS] = self._context[start:end].copy()
+        self._context[start : start + FRAME_TOKENS] = slots
+        self.frames.insert(place, RetainedFrame(found.meta, tick))
+        return Recalled(found.place, slots, evicted)
 
     @property
     def context_tokens(self) -> int:
@@ -216,13 +268,17 @@ class FrameMemory:
         is retained then.
         """
         self._require_block()
-        last = self._last_retained_tick
-        if last is not None and self._pass_tick - last < self.stride_ticks:
-            return False
         if self._embedding_size is None:
             self._prepare(embedding.size)
         self._check(embedding)
-        self.policy.observe(meta, embedding, signals)
+        if self._ring is not None:
+            self._ring.look(embedding)
+        last = self._last_retained_tick
+        if last is not None and self._pass_tick - last < self.stride_ticks:
+            return False
+        self.policy.observe(meta, embedding, self._of_residents(signals))
+        if self._ring is not None:
+            self._ring.observe(meta.index)
         self._context[self._n_context : self._n_context + FRAME_TOKENS] = self._block
         self.frames.append(RetainedFrame(meta, tick))
         self._last_retained_tick = self._pass_tick
@@ -245,6 +301,8 @@ class FrameMemory:
         self.frames.clear()
         if self._embedding_size is not None:
             self.policy.clear()
+        if self._ring is not None:
+            self._ring.clear()
         self._last_retained_tick = None
 
     def _capacity(self, prompt_tokens: int) -> int:
@@ -267,19 +325,62 @@ class FrameMemory:
             "shorten the instruction or raise memory.slots"
         )
 
+    @property
+    def _n_residents(self) -> int:
+        """Retained frames that are no guests: those that the policy knows."""
+        return len(self.frames) - (self._ring.n_guests if self._ring is not None else 0)
+
+    def _is_guest(self, frame: RetainedFrame) -> bool:
+        return self._ring is not None and self._ring.is_guest(frame.meta.index)
+
+    def _resident(self, policy_place: int) -> int:
+        """The place among all frames of what the policy calls `policy_place`."""
+        if self._n_residents == len(self.frames):
+            return policy_place
+        return [i for i, frame in enumerate(self.frames) if not self._is_guest(frame)][policy_place]
+
+    def _place_of(self, index: int) -> int:
+        return next(place for place, frame in enumerate(self.frames) if frame.meta.index == index)
+
+    def _of_residents(self, signals: PassSignals | None) -> PassSignals | None:
+        if signals is None or self._n_residents == len(self.frames):
+            return signals
+        kept = [not self._is_guest(frame) for frame in self.frames]
+        by_frame, by_action = signals.frame_attention[kept], signals.action_attention[kept]
+        return PassSignals(by_frame, by_action, signals.value_norm)
+
+    def _evict_any(self, tick: int, reason: str | None = None) -> Evicted:
+        """Evict a guest, or else whom the policy names; `reason` is in place of its own."""
+        guest = next((place for place, frame in enumerate(self.frames) if self._is_guest(frame)), None)
+        if guest is not None:
+            return self._evict(guest, tick, reason or "a guest, no free block")
+        victim = self.policy.choose_victim(len(self.frames), True)
+        return self._evict(victim.place, tick, reason or victim.reason)
+
     def _evict(self, place: int, tick: int, reason: str) -> Evicted:
+        is_guest = self._is_guest(self.frames[place])
+        n_guests_before = 0
+        if self._n_residents < len(self.frames):
+            n_guests_before = sum(self._is_guest(frame) for frame in self.frames[:place])
         frame = self.frames.pop(place)
         start = self.prompt_tokens + FRAME_TOKENS * place
         slots = self._context[start : start + FRAME_TOKENS].copy()
         end = self._n_context + FRAME_TOKENS
         self._context[start : end - FRAME_TOKENS] = self._context[start + FRAME_TOKENS : end]
         self._pool.give_back(slots)
-        self.policy.forget(place)
-        return Evicted(tick, self.policy.name, frame.meta, reason, slots)
+        if is_guest:
+            self._ring.farewell(frame.meta.index, tick)
+            return Evicted(tick, "recall", frame.meta, reason, slots)
+        self.policy.forget(place - n_guests_before)
+        ring_place = self._ring.forget(frame.meta, tick) if self._ring is not None else None
+        return Evicted(tick, self.policy.name, frame.meta, reason, slots, ring_place)
 
     def _prepare(self, embedding_size: int) -> None:
         self._embedding_size = embedding_size
-        self.policy.prepare(self._capacity(0), embedding_size)
+        capacity = self._capacity(0)
+        self.policy.prepare(capacity, embedding_size)
+        if self._ring_blocks:
+            self._ring = HostRing(self._ring_blocks, capacity, embedding_size, self._recall_similarity)
 
     def _check(self, embedding: np.ndarray) -> None:
         if embedding.shape != (self._embedding_size,):

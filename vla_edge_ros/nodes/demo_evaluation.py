@@ -60,4 +60,3 @@ def _compare(live: dict, records: Sequence[TickRecord], console: Console) -> boo
             "replayed at its own times the run has the same decisions, actions and journal", soft_wrap=True
         )
     return not differing
-

@@ -292,6 +292,25 @@ MEMORY = (
         allowed=("reset", "keep"),
     ),
     Parameter(
+        "memory.host_bytes",
+        0,
+        "Host memory for forgotten frames, of the NumPy engine. One that the scene resembles again comes "
+        "back into the KV cache as it was, in exchange for another, in ticks with time to spare; it stays "
+        "while the scene resembles it. Compare by `memory.embedding: patch_signature`. 0: what is forgotten "
+        "never comes back.",
+        unit="bytes",
+        minimum=0,
+        maximum=1_000_000_000_000,
+    ),
+    Parameter(
+        "memory.recall_similarity",
+        0.95,
+        "Cosine at which a scene resembles a forgotten frame. To come back, that must also be twice as near "
+        "as every retained frame.",
+        minimum=0.0,
+        maximum=1.0,
+    ),
+    Parameter(
         "memory.budget_bytes",
         8_000_000_000,
         "Weights, KV cache and workspace must fit into this, or configuring fails and says by how much.",

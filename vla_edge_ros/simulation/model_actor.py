@@ -5,7 +5,7 @@ import numpy as np
 from vla_edge_ros.actions.policy import Policy
 from vla_edge_ros.actions.tokens import detokenise
 from vla_edge_ros.control import settings
-from vla_edge_ros.control.work import embedding_of
+from vla_edge_ros.control.work import embedding_of, forget, recall
 from vla_edge_ros.engine.factory import make_engine
 from vla_edge_ros.engine.interface import EngineError, FrameWork, PromptWork, WorkResult, WorkStatus
 from vla_edge_ros.memory.frame_memory import Evicted
@@ -41,7 +41,8 @@ class ModelActor:
         self._info = self._engine.configure()
         self._signatures = settings.signature_log(values)
         size = settings.embedding_size(self._info, self._signatures)
-        self.memory = settings.frame_memory(values, n_actions, size, seed)
+        blocks = self._info.ring_blocks
+        self.memory = settings.frame_memory(values, n_actions, size, seed, blocks)
         self._values = values
         self._work_id = 0
         self.begin()
@@ -61,8 +62,7 @@ class ModelActor:
     def _has_prompt(self, tokens: np.ndarray, tick: int) -> bool:
         """Whether the cache held the prompt; where it did not, it is filled in now."""
         prompt = self.memory.instruct(tokens, tick)
-        for evicted in prompt.evicted:
-            self._engine.evict(evicted.slots)
+        forget(self._engine, prompt.evicted)
         if not prompt.is_cached:
             self._run(PromptWork(self._next_id(), prompt.tokens, prompt.slots, prompt.context_slots))
             self.memory.prompt_written()
@@ -75,6 +75,7 @@ class ModelActor:
             self._signatures.put(self._frames.next_index, observation.frame)
         self._frames.write(observation.frame, 0, tick, tick)
         self.make_room(tick)
+        recall(self._engine, self.memory, tick)
         memory = self.memory
         work = FrameWork(
             self._next_id(),
@@ -90,8 +91,7 @@ class ModelActor:
     def make_room(self, tick: int) -> list[Evicted]:
         """Forget what has to go for the frame of the pass at `tick`; `run_pass` does so if it is left out."""
         evicted = self.memory.make_room(tick)
-        for frame in evicted:
-            self._engine.evict(frame.slots)
+        forget(self._engine, evicted)
         return evicted
 
     def close(self) -> None:
