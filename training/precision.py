@@ -1,8 +1,8 @@
 """`python -m training.precision MODEL`: success in closed loop with the weights rounded to fewer bits.
 
-Arithmetic stays float32, so this is what the rounding of weights alone costs. bfloat16 is what the CUDA engine
-keeps them in. int8 and int4 are an experiment: to nearest, symmetric, a scale for each row of a matrix;
-vectors stay float32.
+Arithmetic stays float32, so this is what the rounding of weights alone costs. The CUDA engine keeps them in
+bfloat16. int8 and int4 are an experiment: to nearest, symmetric, a scale for each row of a matrix; vectors
+stay float32.
 """
 
 import argparse

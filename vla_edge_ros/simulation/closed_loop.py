@@ -1,4 +1,4 @@
-"""The loop of node and arm on a virtual clock: real controller, engine and physics, service times as wanted."""
+"""The loop of node and arm on a virtual clock: controller, engine and physics are real, times are stated."""
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Success against injected latency, by what is done while there is no action: the real node on a virtual clock.
+"""Success against injected latency, by what is done in the meantime: the real loop on a virtual clock.
 
     python -m vla_edge_ros.simulation.latency_study --json out/latency.json
     python -m vla_edge_ros.simulation.latency_study --json out/latency.json --pattern spells --task track
@@ -30,6 +30,7 @@ from vla_edge_ros.simulation.tasks import TASKS
 
 BASE_MS = 15.0
 LATENCIES_MS = (0, 50, 100, 200)
+_SHARES = ("fresh", "misses", "refused")
 CLEAR_S, SLOW_S = 3.0, 0.5
 """Means of the exponential lengths of clear and slow spells."""
 
@@ -54,9 +55,10 @@ RULES = {
     "late action, every pass": Rule(_LATE, has_admission=False),
     "repeat, every pass": Rule(_LATE | _FOR_EVER, has_admission=False, repeats=True),
 }
-"""`hold`: a pass that is late is stopped and the arm stays where it was sent, the node's default. `late action`:
-it is used in the next tick that finds it, within its time to live. `repeat`: so it is, however old, and the last
-action is sent again in every tick until then: what a loop without deadlines does. There the arm never stops."""
+"""`hold`: a pass that is late is stopped and the arm stays where it was sent, the node's default.
+`late action`: it is used in the next tick that finds it, within its time to live.
+`repeat`: so it is up to a second later, and in every tick until then the last action is sent again, without
+end: what a loop without deadlines does."""
 
 
 def constant(latency_ms: float) -> Callable[[int], int]:
@@ -116,7 +118,7 @@ def figures(episodes: list[LoopEpisode]) -> dict:
         "success": proportion([episode.has_succeeded for episode in episodes]),
         **{
             f"{name}_per_tick": sum(getattr(episode, name) for episode in episodes) / ticks
-            for name in ("fresh", "misses", "refused")
+            for name in _SHARES
         },
         "blind_cm_per_s": 100 * sum(episode.blind_m for episode in episodes) / (ticks / 30),
     }
@@ -124,13 +126,11 @@ def figures(episodes: list[LoopEpisode]) -> dict:
 
 def table(results: dict[str, dict]) -> str:
     """The points as Markdown."""
-    lines = [
-        "| task | pattern | injected, ms | rule | success (95 %) | n | FRESH | misses | refused | blind, cm/s |",
-        "|---|---|---|---|---|---|---|---|---|---|",
-    ]
+    columns = "task", "pattern", "injected, ms", "rule", "success (95 %)", "n", *_SHARES, "blind, cm/s"
+    lines = ["| " + " | ".join(columns) + " |", "|---" * len(columns) + "|"]
     for name, found in results.items():
         low, high = found["success"]["ci95"]
-        shares = (f"{100 * found[f'{key}_per_tick']:.1f} %" for key in ("fresh", "misses", "refused"))
+        shares = (f"{100 * found[f'{key}_per_tick']:.1f} %" for key in _SHARES)
         success = f"{found['success']['value']:.2f} ({low:.2f} to {high:.2f})"
         cells = success, str(found["success"]["episodes"]), *shares, f"{found['blind_cm_per_s']:.1f}"
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
