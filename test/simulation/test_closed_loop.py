@@ -16,10 +16,10 @@ from vla_edge_ros.simulation.latency_study import (
     spells,
     table,
 )
-from vla_edge_ros.simulation.model_actor import DEPLOYMENT
 
-PARAMETERS = DEPLOYMENT | {
-    "engine.blas_threads": 1,
+PARAMETERS = {
+    "engine.backend": "fake",
+    "engine.model": "fake",
     "actions.policy_file": str(share_directory() / "config/policies/tiny_vla.yaml"),
 }
 pytestmark = pytest.mark.usefixtures("has_renderer")
