@@ -90,3 +90,13 @@ def test_a_call_goes_on_from_the_points_that_are_there(tmp_path, capsys, monkeyp
     assert main(["--episodes", "1", "--processes", "1", "--json", str(path)]) == 0
     assert capsys.readouterr().out.strip() == table(known)
     assert "| reach | constant | 50 | hold, every pass | 0.00 (0.00 to 0.79) | 1 |" in table(known)
+
+
+def test_another_text_is_run_to_its_end_and_has_a_confidence():
+    loop = ClosedLoop(PARAMETERS, constant(0))
+    try:
+        (episode,) = loop.run("reach", [0], "make me a cup of tea")
+    finally:
+        loop.close()
+    assert not episode.has_succeeded and episode.ticks >= 180
+    assert episode.fresh >= episode.ticks - 3 and 0 < episode.confidence <= 1

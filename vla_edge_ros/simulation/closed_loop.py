@@ -95,7 +95,10 @@ class _LastTokens:
 
 @dataclass(slots=True)
 class LoopEpisode:
-    """blind_m: how far the tip went in ticks that had no fresh action. ticks to misses: counts of ticks."""
+    """Counts of ticks, and how far the tip went: in all, and in ticks that had no fresh action (`blind_m`).
+
+    confidence: the mean probability of the action tokens of its passes; None where none ended.
+    """
 
     task: str
     seed: int
@@ -104,7 +107,9 @@ class LoopEpisode:
     fresh: int = 0
     misses: int = 0
     refused: int = 0
+    moved_m: float = 0.0
     blind_m: float = 0.0
+    confidence: float | None = None
 
 
 class _Sink:
@@ -118,11 +123,11 @@ class _Sink:
         self.vocabulary_size = 0
         self.episode: LoopEpisode | None = None
         self._table, self._clock, self._engine, self._repeats = table, clock, engine, repeats
-        self._was_fresh = True
-        self._tip = table.scene.tip[:2].copy()
 
     def begin(self, episode: LoopEpisode) -> None:
         self.episode = episode
+        self._probabilities: list[float] = []
+        self._was_fresh = True
         self._engine.tokens = None
         self._tip = self._table.scene.tip[:2].copy()
 
@@ -149,8 +154,13 @@ class _Sink:
         if episode is None:
             return
         tip = self._table.scene.tip[:2].copy()
+        way_m = float(np.linalg.norm(tip - self._tip))
+        episode.moved_m += way_m
         if not self._was_fresh:
-            episode.blind_m += float(np.linalg.norm(tip - self._tip))
+            episode.blind_m += way_m
+        if record.top_probability is not None:
+            self._probabilities.append(record.top_probability)
+            episode.confidence = sum(self._probabilities) / len(self._probabilities)
         self._tip, self._was_fresh = tip, record.decision.is_fresh
         episode.ticks += 1
         episode.fresh += record.decision.is_fresh
@@ -208,22 +218,25 @@ class ClosedLoop:
         )
         self._controller.begin(self._schedule)
 
-    def run(self, task: str, seeds: Sequence[int]) -> list[LoopEpisode]:
-        """The episodes of the task by these seeds."""
-        return [self._episode(task, seed) for seed in seeds]
+    def run(self, task: str, seeds: Sequence[int], instruction: str = "") -> list[LoopEpisode]:
+        """The episodes of the task by these seeds.
+
+        instruction: what the arm is told in place of the task's own words; empty for those.
+        """
+        return [self._episode(task, seed, instruction) for seed in seeds]
 
     def close(self) -> None:
         self._engine.close()
         self._renderer.close()
         self._frames.close()
 
-    def _episode(self, task: str, seed: int) -> LoopEpisode:
+    def _episode(self, task: str, seed: int, instruction: str) -> LoopEpisode:
         self._sink.episode = None
         for event in Enable(False), ResetMemory():
             self._controller.post(event)
         idle = itertools.count()
         self._run(lambda: next(idle) >= IDLE_TICKS)
-        self._table.reset(seed, task, self._clock.now_ns())
+        self._table.reset(seed, task, self._clock.now_ns(), instruction)
         self._feel()
         self._prompter = settings.Prompter(self._values)
         self._hear()
