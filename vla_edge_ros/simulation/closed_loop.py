@@ -98,6 +98,7 @@ class LoopEpisode:
     """Counts of ticks, and how far the tip went: in all, and in ticks that had no fresh action (`blind_m`).
 
     confidence: the mean probability of the action tokens of its passes; None where none ended.
+    distance_m: from the tip to its goal at the end; NaN where it has none.
     """
 
     task: str
@@ -110,6 +111,7 @@ class LoopEpisode:
     moved_m: float = 0.0
     blind_m: float = 0.0
     confidence: float | None = None
+    distance_m: float = 0.0
 
 
 class _Sink:
@@ -245,6 +247,7 @@ class ClosedLoop:
         self._sink.begin(episode)
         self._run(lambda: self._table.task.is_over)
         episode.has_succeeded = self._table.task.has_succeeded
+        episode.distance_m = self._table.distance_m
         return episode
 
     def _run(self, is_over: Callable[[], bool]) -> None:

@@ -113,12 +113,18 @@ def measure(job: tuple[Point, str, int]) -> tuple[str, dict]:
 
 
 def figures(episodes: list[LoopEpisode]) -> dict:
+    """Success, shares of ticks, how far the arm went blind, and where failed episodes ended, by seed."""
     ticks = sum(episode.ticks for episode in episodes)
     return {
         "success": proportion([episode.has_succeeded for episode in episodes]),
         **{
             f"{name}_per_tick": sum(getattr(episode, name) for episode in episodes) / ticks
             for name in _SHARES
+        },
+        "failed_at_cm": {
+            episode.seed: round(100 * episode.distance_m, 1)
+            for episode in episodes
+            if not episode.has_succeeded
         },
         "blind_cm_per_s": 100 * sum(episode.blind_m for episode in episodes) / (ticks / 30),
     }
