@@ -29,7 +29,7 @@ from vla_edge_ros.simulation.model_actor import DEPLOYMENT
 from vla_edge_ros.simulation.tasks import TASKS
 
 BASE_MS = 15.0
-LATENCIES_MS = (0, 50, 100, 200)
+LATENCIES_MS = (0, 25, 50, 75, 100, 200)
 _SHARES = ("fresh", "misses", "refused")
 CLEAR_S, SLOW_S = 3.0, 0.5
 """Means of the exponential lengths of clear and slow spells."""
