@@ -1,0 +1,220 @@
+"""Measure `tiny-vla` in steps: `python -m training.benchmark`.
+
+    python -m training.benchmark live --minutes 8      reach with the real node, in real time; an idle machine
+    python -m training.benchmark                       every step that has no part yet, then the record
+
+Each step leaves a part, PARTS/STEP.json; `live` leaves one for every 20 episodes. A call goes on from the
+parts that are there; those of other weights, sources or machines are measured again. `record` puts the parts
+into docs/benchmarks/tiny_vla.json and docs/findings.md.
+
+Exit codes: 0 all went well; 1 a step failed, or a must is missed or was not measured; 2 parts that do not
+belong together, one line; 3 time was up: call again.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from datetime import datetime, timezone
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from rich.console import Console
+
+from training.evaluate import CONDITIONS, evaluate
+from training.record import EPISODES, MUSTS, into_page, judged, merge
+from training.weights import weights_sha256
+from vla_edge_ros import output
+from vla_edge_ros.arguments import positive, whole
+from vla_edge_ros.errors import UserError
+from vla_edge_ros.evaluation.gpu_record import judge, verdict_table
+from vla_edge_ros.evaluation.run_document import machine
+from vla_edge_ros.input import read_text
+
+LIVE_EPISODES = 20
+"""Of a part of `live`: about a minute and a half."""
+UNFINISHED = 3
+
+_MAX_PART_BYTES = 20_000_000
+_PACKAGES = ("numpy", "mujoco", "ros-rclpy", "vla_edge_ros")
+_PART = (
+    *("step", "weights_sha256", "sources_sha256", "device", "machine", "date", "versions", "wall_s"),
+    "figures",
+)
+_SOURCES = (
+    *("training/evaluate.py", "config/policies/tiny_vla*", "config/simulation/*"),
+    *(f"vla_edge_ros/{name}/*.py" for name in ("actions", "control", "engine", "memory", "perception")),
+    *("vla_edge_ros/simulation/*.py", "vla_edge_ros/nodes/edge_node.py", "vla_edge_ros/nodes/sink.py"),
+    *("vla_edge_ros/nodes/simulat*.py", "vla_edge_ros/nodes/policy_live.py"),
+)
+
+
+def sources_sha256() -> str:
+    """One hash of what the figures are of: the node on the CPU, the simulation and the conditions."""
+    root = Path(__file__).resolve().parents[1]
+    digest = hashlib.sha256()
+    for path in sorted(path for pattern in _SOURCES for path in root.glob(pattern)):
+        digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def run_live(options: argparse.Namespace, until_s: float) -> bool:
+    """Measure the episodes that have no part; returns whether all of them have one now."""
+    for first in range(0, options.episodes, LIVE_EPISODES):
+        path = options.parts / f"live-{first:03}.json"
+        n = min(LIVE_EPISODES, options.episodes - first)
+        if _is_measured(path, "live", options, n):
+            continue
+        if time.monotonic() > until_s:
+            return False
+        words = "--model", options.model, "--seed", first, "--episodes", n
+        _write_part("live", path, options, lambda words=words: _live(*words))
+    return True
+
+
+def run_condition(name: str, options: argparse.Namespace, until_s: float) -> bool:
+    """Measure a condition of training.evaluate where it has no part; returns whether it has one now."""
+    path = options.parts / f"{name}.json"
+    if _is_measured(path, name, options, options.episodes):
+        return True
+    if time.monotonic() > until_s:
+        return False
+
+    def figures() -> dict:
+        return next(iter(evaluate(options.model, options.episodes, options.processes, [name])))[1]
+
+    _write_part(name, path, options, figures)
+    return True
+
+
+def write_record(options: argparse.Namespace, console: Console) -> int:
+    """Merge the parts, write the record and print the verdicts; 0 where every must is met."""
+    record = merge(read_parts(options.parts))
+    if record["sources_sha256"] != sources_sha256():
+        raise UserError(f"{options.parts}: the parts are older than the sources: run their steps again")
+    try:
+        page = into_page(read_text(options.page, _MAX_PART_BYTES), record)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{options.page}: cannot be read: {error}") from None
+    for path, text in (options.record, json.dumps(record, indent=1) + "\n"), (options.page, page):
+        output.prepare(path)
+        output.write_text(path, text)
+        console.print(f"written: {path}", soft_wrap=True)
+    flat = judged(record)
+    console.print(verdict_table(flat, MUSTS))
+    return 0 if all(verdict.is_met for verdict in judge(flat, MUSTS)) else 1
+
+
+def read_parts(folder: Path) -> list[dict]:
+    """Every part in `folder`. Raises UserError for a file that is none."""
+    paths = [("live", path) for path in sorted(folder.glob("live-[0-9][0-9][0-9].json"))]
+    paths += [(name, folder / f"{name}.json") for name in CONDITIONS]
+    return [_read_part(path, step) for step, path in paths if path.exists()]
+
+
+def _is_measured(path: Path, step: str, options: argparse.Namespace, n_episodes: int) -> bool:
+    """Whether there is a part of so many episodes, these weights and sources, and this machine."""
+    if not path.exists():
+        return False
+    part = _read_part(path, step)
+    found = part["figures"]["episodes"]
+    n_found = found if isinstance(found, int) else len(found)
+    current = weights_sha256(options.model), sources_sha256(), machine()["processor"], n_episodes
+    return (part["weights_sha256"], part["sources_sha256"], part["device"], n_found) == current
+
+
+def _read_part(path: Path, step: str) -> dict:
+    try:
+        part = json.loads(read_text(path, _MAX_PART_BYTES))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: cannot be read: {error}") from None
+    if not isinstance(part, dict) or not set(_PART) <= part.keys() or part["step"] != step:
+        raise UserError(f"{path}: is no part of a record: remove it and run the step {step} again")
+    return part
+
+
+def _write_part(step: str, path: Path, options: argparse.Namespace, measure: Callable[[], dict]) -> None:
+    print(f"{step}: {path}", file=sys.stderr, flush=True)
+    output.prepare(path)
+    # Of what is measured, and not of what an editor saved meanwhile.
+    weights, sources, here = weights_sha256(options.model), sources_sha256(), machine()
+    began_s = time.monotonic()
+    figures = measure()
+    now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    wall_s = round(time.monotonic() - began_s, 1)
+    values = step, weights, sources, here["processor"], here, now, _versions(), wall_s, figures
+    output.write_text(path, json.dumps(dict(zip(_PART, values, strict=True)), indent=1) + "\n")
+
+
+def _live(*words: object) -> dict:
+    """Run nodes/policy_live.py with these words. Raises UserError."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "live.json"
+        module = "vla_edge_ros.nodes.policy_live"
+        command = [sys.executable, "-m", module, *map(str, words), "--json", str(path)]
+        print("$ " + " ".join(command), file=sys.stderr, flush=True)
+        code = subprocess.run(command, check=False, stdout=sys.stderr).returncode
+        try:
+            return json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            raise UserError(f"{module} ended with exit code {code} and measured nothing") from None
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": sys.version.split()[0]}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m training.benchmark", description=__doc__.partition("\n")[0]
+    )
+    steps = ["live", *CONDITIONS, "record"]
+    parser.add_argument(
+        "steps",
+        nargs="*",
+        metavar="STEP",
+        choices=[*steps, []],  # the last stands for none, which argparse checks too
+        help=f"{', '.join(steps)} (default: all)",
+    )
+    parser.add_argument("--model", default="tiny-vla", help="as engine.model (default: %(default)s)")
+    parser.add_argument("--episodes", type=whole(1), default=EPISODES, help="of each (default: %(default)s)")
+    parser.add_argument("--minutes", type=positive, default=600.0, help="begin nothing after so many")
+    parser.add_argument("--processes", type=whole(1), default=os.cpu_count(), help="not of `live`")
+    parser.add_argument("--parts", type=Path, default=Path("out/tiny_vla_parts"), help="folder of the parts")
+    parser.add_argument("--record", type=Path, default=Path("docs/benchmarks/tiny_vla.json"))
+    parser.add_argument(
+        "--page", type=Path, default=Path("docs/findings.md"), help="gets the record's tables"
+    )
+    options = parser.parse_args(argv)
+    console, code = Console(), 0
+    until_s = time.monotonic() + 60 * options.minutes
+    for step in options.steps or steps:
+        try:
+            if step == "record":
+                code = max(code, write_record(options, console))
+            elif not (
+                run_live(options, until_s) if step == "live" else run_condition(step, options, until_s)
+            ):
+                print(f"{step}: time is up; call again to go on", file=sys.stderr)
+                return UNFINISHED
+        except UserError as error:
+            print(f"training.benchmark: {step}: {error}", file=sys.stderr)
+            if step == "record":
+                return 2
+            code = 1
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
