@@ -36,7 +36,7 @@ def run_episode(environment: Environment, actor: ModelActor, seed: int) -> tuple
     None where its wait is too short."""
     observation = environment.reset(seed, Remember.name)
     task = environment.task
-    if task.lamp_s - task._cue_s - task.CUE_S < LEAST_WAIT_S:
+    if task.lamp_s - task.cue_ends_s < LEAST_WAIT_S:
         return None
     actor.begin()
     grey, stride = np.random.default_rng(seed), DEPLOYMENT["memory.stride_ticks"]
@@ -45,7 +45,7 @@ def run_episode(environment: Environment, actor: ModelActor, seed: int) -> tuple
     while not environment.is_over:
         now_s = environment.time_s
         is_back = now_s >= task.lamp_s - BACK_S
-        sees_table = is_back or now_s < task._cue_s + task.CUE_S
+        sees_table = is_back or now_s < task.cue_ends_s
         action = HOLD
         # While the arm rests, passes matter where their frame is retained.
         if is_back or observation.tick % stride <= 1:
