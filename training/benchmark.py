@@ -12,16 +12,11 @@ belong together, one line; 3 time was up: call again.
 """
 
 import argparse
-import hashlib
 import json
 import os
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
-from datetime import datetime, timezone
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from rich.console import Console
@@ -33,6 +28,7 @@ from vla_edge_ros import output
 from vla_edge_ros.arguments import positive, whole
 from vla_edge_ros.errors import UserError
 from vla_edge_ros.evaluation.gpu_record import judge, verdict_table
+from vla_edge_ros.evaluation.record_parts import files_sha256, read_part, run_module, write_part
 from vla_edge_ros.evaluation.run_document import machine
 from vla_edge_ros.input import read_text
 
@@ -40,7 +36,9 @@ LIVE_EPISODES = 20
 """Of a part of `live`: about a minute and a half."""
 UNFINISHED = 3
 
-_MAX_PART_BYTES = 20_000_000
+_LIVE = "vla_edge_ros.nodes.policy_live"
+
+_MAX_PAGE_BYTES = 1_000_000
 _PACKAGES = ("numpy", "mujoco", "ros-rclpy", "vla_edge_ros")
 _PART = (
     *("step", "weights_sha256", "sources_sha256", "device", "machine", "date", "versions", "wall_s"),
@@ -56,11 +54,7 @@ _SOURCES = (
 
 def sources_sha256() -> str:
     """One hash of what the figures are of: the node on the CPU, the simulation and the conditions."""
-    root = Path(__file__).resolve().parents[1]
-    digest = hashlib.sha256()
-    for path in sorted(path for pattern in _SOURCES for path in root.glob(pattern)):
-        digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
-    return digest.hexdigest()
+    return files_sha256(Path(__file__).resolve().parents[1], _SOURCES)
 
 
 def run_live(options: argparse.Namespace, until_s: float) -> bool:
@@ -73,7 +67,7 @@ def run_live(options: argparse.Namespace, until_s: float) -> bool:
         if time.monotonic() > until_s:
             return False
         words = "--model", options.model, "--seed", first, "--episodes", n
-        _write_part("live", path, options, lambda words=words: _live(*words))
+        _write_part("live", path, options, lambda words=words: run_module(_LIVE, *words))
     return True
 
 
@@ -98,7 +92,7 @@ def write_record(options: argparse.Namespace, console: Console) -> int:
     if record["sources_sha256"] != sources_sha256():
         raise UserError(f"{options.parts}: the parts are older than the sources: run their steps again")
     try:
-        page = into_page(read_text(options.page, _MAX_PART_BYTES), record)
+        page = into_page(read_text(options.page, _MAX_PAGE_BYTES), record)
     except (OSError, ValueError) as error:
         raise UserError(f"{options.page}: cannot be read: {error}") from None
     for path, text in (options.record, json.dumps(record, indent=1) + "\n"), (options.page, page):
@@ -114,65 +108,24 @@ def read_parts(folder: Path) -> list[dict]:
     """Every part in `folder`. Raises UserError for a file that is none."""
     paths = [("live", path) for path in sorted(folder.glob("live-[0-9][0-9][0-9].json"))]
     paths += [(name, folder / f"{name}.json") for name in CONDITIONS]
-    return [_read_part(path, step) for step, path in paths if path.exists()]
+    return [read_part(path, step, _PART) for step, path in paths if path.exists()]
 
 
 def _is_measured(path: Path, step: str, options: argparse.Namespace, n_episodes: int) -> bool:
     """Whether there is a part of so many episodes, these weights and sources, and this machine."""
     if not path.exists():
         return False
-    part = _read_part(path, step)
+    part = read_part(path, step, _PART)
     found = part["figures"]["episodes"]
     n_found = found if isinstance(found, int) else len(found)
     current = weights_sha256(options.model), sources_sha256(), machine()["processor"], n_episodes
     return (part["weights_sha256"], part["sources_sha256"], part["device"], n_found) == current
 
 
-def _read_part(path: Path, step: str) -> dict:
-    try:
-        part = json.loads(read_text(path, _MAX_PART_BYTES))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: cannot be read: {error}") from None
-    if not isinstance(part, dict) or not set(_PART) <= part.keys() or part["step"] != step:
-        raise UserError(f"{path}: is no part of a record: remove it and run the step {step} again")
-    return part
-
-
 def _write_part(step: str, path: Path, options: argparse.Namespace, measure: Callable[[], dict]) -> None:
     print(f"{step}: {path}", file=sys.stderr, flush=True)
-    output.prepare(path)
-    # Of what is measured, and not of what an editor saved meanwhile.
-    weights, sources, here = weights_sha256(options.model), sources_sha256(), machine()
-    began_s = time.monotonic()
-    figures = measure()
-    now = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    wall_s = round(time.monotonic() - began_s, 1)
-    values = step, weights, sources, here["processor"], here, now, _versions(), wall_s, figures
-    output.write_text(path, json.dumps(dict(zip(_PART, values, strict=True)), indent=1) + "\n")
-
-
-def _live(*words: object) -> dict:
-    """Run nodes/policy_live.py with these words. Raises UserError."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "live.json"
-        module = "vla_edge_ros.nodes.policy_live"
-        command = [sys.executable, "-m", module, *map(str, words), "--json", str(path)]
-        print("$ " + " ".join(command), file=sys.stderr, flush=True)
-        code = subprocess.run(command, check=False, stdout=sys.stderr).returncode
-        try:
-            return json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            raise UserError(f"{module} ended with exit code {code} and measured nothing") from None
-
-
-def _versions() -> dict[str, str]:
-    found = {"python": sys.version.split()[0]}
-    for package in _PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
+    made_of = {"weights_sha256": weights_sha256(options.model), "sources_sha256": sources_sha256()}
+    write_part(path, step, made_of, _PACKAGES, measure)
 
 
 def main(argv: list[str] | None = None) -> int:

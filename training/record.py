@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from training.evaluate import SMALL_FRAMES
 from vla_edge_ros.errors import UserError
 from vla_edge_ros.evaluation.gpu_record import Must, Verdict, judge
+from vla_edge_ros.evaluation.record_parts import require_alike
 from vla_edge_ros.figures import in_words, percentiles, proportion
 
 KEYS = (
@@ -42,13 +43,7 @@ def merge(parts: Sequence[dict]) -> dict:
 
     Raises UserError, one line, where parts are of different weights, sources or devices, or there are none.
     """
-    if not parts:
-        raise UserError("there is no part to make a record of: run a step first")
-    for name in _SAME:
-        found = {part["step"]: part[name] for part in parts}
-        if len({part[name] for part in parts}) > 1:
-            told = ", ".join(f"{step} of {str(value)[:16]}" for step, value in found.items())
-            raise UserError(f"the parts are of different {name}: {told}; run the older ones again")
+    require_alike(parts, _SAME)
     live = [part["figures"] for part in parts if part["step"] == "live"]
     success = {part["step"]: part["figures"] for part in parts if part["step"] != "live"}
     episodes = [episode for part in live for episode in part["episodes"]]

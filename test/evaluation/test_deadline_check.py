@@ -46,16 +46,16 @@ def live(seconds: float, late: int = 1, bare_late: int = 0, priority: int = 40) 
 def check(tmp_path, monkeypatch, capsys):
     """Runs the check; its measurements are FIGURES, and `live` what was asked for."""
     for step, figures in FIGURES.items():
-        monkeypatch.setitem(deadline_check.STEPS, step, lambda options, folder, found=figures: found)
+        monkeypatch.setitem(deadline_check.STEPS, step, lambda options, found=figures: found)
     monkeypatch.chdir(tmp_path)
     seconds = []
 
-    def measured(path, module, *words):
+    def measured(module, *words):
         assert module == "vla_edge_ros.nodes.deadline_live"
         seconds.append(words[1])
         return live(words[1])
 
-    monkeypatch.setattr(deadline_check, "_measured", measured)
+    monkeypatch.setattr(deadline_check, "run_module", measured)
 
     def run(*words: str) -> tuple[int, str]:
         code = main([*words, "--parts", "parts"])
@@ -129,7 +129,7 @@ def test_what_was_not_measured_is_not_met(check):
 def test_a_measurement_that_fails_leaves_no_part_and_hides_no_other(check, monkeypatch):
     check("recovery")
 
-    def fail(options, folder):
+    def fail(options):
         raise deadline_check.UserError("the node ended")
 
     monkeypatch.setitem(deadline_check.STEPS, "recovery", fail)

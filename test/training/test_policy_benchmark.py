@@ -52,7 +52,8 @@ def bench(tmp_path, monkeypatch, capsys):
     model.mkdir()
     (model / "model.safetensors").write_bytes(b"weights")
 
-    def measured_live(*words):
+    def measured_live(module, *words):
+        assert module == "vla_edge_ros.nodes.policy_live"
         options = dict(zip(words[::2], words[1::2], strict=True))
         runs.append(("live", options["--seed"]))
         return live(options["--seed"], options["--episodes"])
@@ -63,7 +64,7 @@ def bench(tmp_path, monkeypatch, capsys):
             runs.append((name, episodes))
             yield name, proportion(outcomes(SUCCESS[name], episodes))
 
-    monkeypatch.setattr(benchmark, "_live", measured_live)
+    monkeypatch.setattr(benchmark, "run_module", measured_live)
     monkeypatch.setattr(benchmark, "evaluate", evaluate)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "page.md").write_text(f"# Findings\n\n{BEGIN}\nold\n{END}\n\nThe end.\n")

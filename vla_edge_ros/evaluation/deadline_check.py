@@ -11,15 +11,9 @@ belong together, one line.
 """
 
 import argparse
-import hashlib
 import json
-import subprocess
 import sys
-import tempfile
-import time
 from collections.abc import Callable
-from datetime import datetime, timezone
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from rich.console import Console
@@ -31,15 +25,14 @@ from vla_edge_ros.evaluation import virtual_ticks
 from vla_edge_ros.evaluation.admission_study import decision_us
 from vla_edge_ros.evaluation.deadline_record import MUSTS, STUDY_TICKS, TICKS, merge, page
 from vla_edge_ros.evaluation.gpu_record import judge, verdict_table
+from vla_edge_ros.evaluation.record_parts import files_sha256, read_part, run_module, write_part
 from vla_edge_ros.evaluation.run_document import machine
-from vla_edge_ros.input import read_text
 
 MINUTES, STRETCH_S = 30.0, 300.0
 ACCELERATED_TICKS = TICKS // 2
 """Half an hour at 30 Hz is 54,000."""
 DECISIONS = 20_000
 
-_MAX_PART_BYTES = 20_000_000
 _PACKAGES = ("numpy", "ros-rclpy", "vla_edge_ros")
 _PART = ("step", "sources_sha256", "device", "machine", "date", "versions", "wall_s", "figures")
 _SOURCES = (
@@ -52,31 +45,27 @@ Options = argparse.Namespace
 
 def sources_sha256() -> str:
     """One hash of what the figures are of: the control loop, its node, and the simulation."""
-    package = Path(__file__).resolve().parents[1]
-    digest = hashlib.sha256()
-    for path in sorted(path for pattern in _SOURCES for path in package.glob(pattern)):
-        digest.update(path.relative_to(package).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
-    return digest.hexdigest()
+    return files_sha256(Path(__file__).resolve().parents[1], _SOURCES)
 
 
-def _accelerated(options: Options, folder: Path) -> dict:
+def _accelerated(options: Options) -> dict:
     return virtual_ticks.accelerated(options.ticks)
 
 
-def _recovery(options: Options, folder: Path) -> dict:
+def _recovery(options: Options) -> dict:
     return virtual_ticks.recovery()
 
 
-def _decision(options: Options, folder: Path) -> dict:
+def _decision(options: Options) -> dict:
     return decision_us(DECISIONS)
 
 
-def _study(options: Options, folder: Path) -> dict:
+def _study(options: Options) -> dict:
     words = "--alone", "--ticks", options.study_ticks, "--processes", options.processes
-    return _measured(folder / "study.json", "vla_edge_ros.evaluation.admission_study", *words)
+    return run_module("vla_edge_ros.evaluation.admission_study", *words)
 
 
-STEPS: dict[str, Callable[[Options, Path], dict]] = {
+STEPS: dict[str, Callable[[Options], dict]] = {
     "accelerated": _accelerated,
     "recovery": _recovery,
     "decision": _decision,
@@ -91,8 +80,8 @@ def run_live(options: Options) -> None:
         seconds = min(STRETCH_S, left_s)
         print(f"live: {left_s / 60:.0f} minutes to go", file=sys.stderr, flush=True)
 
-        def stretch(options: Options, folder: Path, seconds: float = seconds) -> dict:
-            return _measured(folder / "live.json", "vla_edge_ros.nodes.deadline_live", "--seconds", seconds)
+        def stretch(options: Options, seconds: float = seconds) -> dict:
+            return run_module("vla_edge_ros.nodes.deadline_live", "--seconds", seconds)
 
         number = max((int(path.stem[-3:]) for path in _live_paths(options.parts)), default=0) + 1
         _write_part("live", options.parts / f"live-{number:03}.json", stretch, options)
@@ -101,7 +90,7 @@ def run_live(options: Options) -> None:
 def _measured_s(parts: Path) -> float:
     total_s, current = 0.0, (sources_sha256(), machine()["processor"])
     for path in _live_paths(parts):
-        part = _read_part(path, "live")
+        part = read_part(path, "live", _PART)
         if (part["sources_sha256"], part["device"]) == current:
             total_s += part["figures"]["seconds"]
         else:
@@ -120,16 +109,9 @@ def run_step(step: str, options: Options) -> None:
     _write_part(step, path, STEPS[step], options)
 
 
-def _write_part(step: str, path: Path, measure: Callable[[Options, Path], dict], options: Options) -> None:
-    output.prepare(path)
-    # Of what is measured, and not of what an editor saved meanwhile.
-    sources, began_s, here = sources_sha256(), time.monotonic(), machine()
-    with tempfile.TemporaryDirectory() as folder:
-        figures = measure(options, Path(folder))
-    now = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    wall_s = round(time.monotonic() - began_s, 1)
-    values = step, sources, here["processor"], here, now, _versions(), wall_s, figures
-    output.write_text(path, json.dumps(dict(zip(_PART, values, strict=True)), indent=1) + "\n")
+def _write_part(step: str, path: Path, measure: Callable[[Options], dict], options: Options) -> None:
+    made_of = {"sources_sha256": sources_sha256()}
+    write_part(path, step, made_of, _PACKAGES, lambda: measure(options))
 
 
 def read_parts(folder: Path) -> list[dict]:
@@ -137,17 +119,7 @@ def read_parts(folder: Path) -> list[dict]:
     others = [(step, folder / f"{step}.json") for step in STEPS]
     paths = [("live", path) for path in _live_paths(folder)]
     paths += [(step, path) for step, path in others if path.exists()]
-    return [_read_part(path, step) for step, path in paths]
-
-
-def _read_part(path: Path, step: str) -> dict:
-    try:
-        part = json.loads(read_text(path, _MAX_PART_BYTES))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: cannot be read: {error}") from None
-    if not isinstance(part, dict) or not set(_PART) <= part.keys() or part["step"] != step:
-        raise UserError(f"{path}: is no part of a record: remove it and run the step {step} again")
-    return part
+    return [read_part(path, step, _PART) for step, path in paths]
 
 
 def write_record(options: Options, console: Console) -> int:
@@ -164,27 +136,6 @@ def write_record(options: Options, console: Console) -> int:
         console.print(f"written: {path}", soft_wrap=True)
     console.print(verdict_table(record, MUSTS))
     return 0 if all(verdict.is_met for verdict in judge(record, MUSTS)) else 1
-
-
-def _versions() -> dict[str, str]:
-    found = {"python": sys.version.split()[0]}
-    for package in _PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
-
-
-def _measured(path: Path, module: str, *words: object) -> dict:
-    """Run a module with these words and `--json path`, and read that. Raises UserError."""
-    command = [sys.executable, "-m", module, *map(str, words), "--json", str(path)]
-    print("$ " + " ".join(command), file=sys.stderr, flush=True)
-    code = subprocess.run(command, check=False, stdout=sys.stderr).returncode
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        raise UserError(f"{module} ended with exit code {code} and measured nothing") from None
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -6,8 +6,8 @@ A part is what one step of `deadline_check` wrote: `step`, `sources_sha256`, `de
 
 from collections.abc import Sequence
 
-from vla_edge_ros.errors import UserError
 from vla_edge_ros.evaluation.gpu_record import Must, Record, Verdict, bare_loop_and_two, judge
+from vla_edge_ros.evaluation.record_parts import require_alike
 from vla_edge_ros.figures import in_words
 
 KEYS = (
@@ -42,13 +42,7 @@ def merge(parts: Sequence[dict]) -> dict:
 
     Raises UserError, one line, where parts are of different sources or devices, or where there are none.
     """
-    if not parts:
-        raise UserError("there is no part to make a record of: run a step first")
-    for name in _SAME:
-        found = {part["step"]: part[name] for part in parts}
-        if len({part[name] for part in parts}) > 1:
-            told = ", ".join(f"{step} of {str(value)[:16]}" for step, value in found.items())
-            raise UserError(f"the parts are of different {name}: {told}; run the older ones again")
+    require_alike(parts, _SAME)
     live = [part["figures"] for part in parts if part["step"] == "live"]
     others = {part["step"]: part["figures"] for part in parts if part["step"] != "live"}
     accelerated, study = others.get("accelerated", {}), others.get("study", {})

@@ -16,7 +16,6 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from rich.console import Console
@@ -28,7 +27,7 @@ from vla_edge_ros.engine.cuda.sources import sources_sha256
 from vla_edge_ros.engine.presets import PRESETS
 from vla_edge_ros.errors import UserError
 from vla_edge_ros.evaluation.gpu_record import PASSES, TICKS, judge, merge, stage_table, verdict_table
-from vla_edge_ros.input import read_text
+from vla_edge_ros.evaluation.record_parts import read_part, versions
 
 MODEL = "qwen2.5-coder-1.5b"
 SLOTS = 4096
@@ -36,7 +35,6 @@ SIZES_PASSES = 300
 FAULTS = (*("stage-slow-once", "nan-weights", "cuda-fault", "engine-killed", "stage-slow", "gpu-contention"),)
 """Of docs/faults.md: those of an engine."""
 
-_MAX_PART_BYTES = 20_000_000
 _PACKAGES = ("numpy", "torch", "triton", "transformers", "pycuda", "cuda-bindings", "ros-rclpy")
 _PART = ("step", "sources_sha256", "device", "driver", "date", "versions", "wall_s", "exit_code", "figures")
 
@@ -120,7 +118,7 @@ def run_step(step: str, options: Options) -> int:
         code, figures = STEPS[step](options, Path(folder))
     values = (
         *(step, sources, device, driver, datetime.now(timezone.utc).isoformat(timespec="seconds")),
-        *(versions(), round(time.monotonic() - began, 1), code, figures),
+        *(versions(_PACKAGES), round(time.monotonic() - began, 1), code, figures),
     )
     output.write_text(path, json.dumps(dict(zip(_PART, values, strict=True)), indent=1) + "\n")
     return code
@@ -128,19 +126,8 @@ def run_step(step: str, options: Options) -> int:
 
 def read_parts(folder: Path) -> dict[str, dict]:
     """The parts in `folder` by step, in the order of the steps. Raises UserError for a file that is none."""
-    parts = {}
-    for step in STEPS:
-        path = folder / f"{step}.json"
-        if not path.exists():
-            continue
-        try:
-            part = json.loads(read_text(path, _MAX_PART_BYTES))
-        except (OSError, ValueError) as error:
-            raise UserError(f"{path}: cannot be read: {error}") from None
-        if not isinstance(part, dict) or not set(_PART) <= part.keys() or part["step"] != step:
-            raise UserError(f"{path}: is no part of a record: run the step {step} again")
-        parts[step] = part
-    return parts
+    paths = {step: folder / f"{step}.json" for step in STEPS}
+    return {step: read_part(path, step, _PART) for step, path in paths.items() if path.exists()}
 
 
 def write_record(options: Options, console: Console) -> int:
@@ -168,17 +155,6 @@ def _record_path(device: str) -> Path:
     """docs/benchmarks/h200.json for an NVIDIA H200."""
     name = device.lower().removeprefix("nvidia ").replace(" ", "_")
     return Path("docs/benchmarks") / f"{name}.json"
-
-
-def versions() -> dict[str, str]:
-    """Of Python and of the packages that are installed and matter to figures."""
-    found = {"python": sys.version.split()[0]}
-    for package in _PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
 
 
 def _benchmark(path: Path, model: str, slots: int, passes: int) -> tuple[int, dict]:

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from vla_edge_ros.engine.cuda.roofline import roofline
-from vla_edge_ros.errors import UserError
+from vla_edge_ros.evaluation.record_parts import require_alike
 from vla_edge_ros.figures import in_words
 
 Record = Mapping[str, object]
@@ -38,13 +38,7 @@ def merge(parts: Mapping[str, dict]) -> dict:
     Raises UserError, one line, where parts are of different sources, devices or drivers, or where there are
     none.
     """
-    if not parts:
-        raise UserError("there is no part to make a record of: run a step first")
-    for name in _SAME:
-        found = {step: part[name] for step, part in parts.items()}
-        if len(set(found.values())) > 1:
-            told = ", ".join(f"{step} of {str(value)[:16]}" for step, value in found.items())
-            raise UserError(f"the parts are of different {name}: {told}; run the older ones again")
+    require_alike(parts.values(), _SAME)
     figures = {step: part["figures"] for step, part in parts.items()}
     passes = figures.get("passes", {})
     peers = figures.get("peers", {})
