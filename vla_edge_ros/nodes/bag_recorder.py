@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 
 from rclpy.serialization import serialize_message
-from rosbags.rosbag2 import StoragePlugin, Writer
+from rosbags.rosbag2 import StoragePlugin, Writer, WriterError
 
 from vla_edge_ros import output
 from vla_edge_ros.errors import UserError
@@ -57,7 +57,7 @@ class BagRecorder:
                 (file,) = Path(self._folder.name).rglob("*.mcap")
                 if self.failure is None:
                     file.replace(self._path)
-            except (OSError, ValueError) as error:
+            except (OSError, ValueError, WriterError) as error:
                 self._fail(error)
 
     def _write(self) -> None:
@@ -68,7 +68,7 @@ class BagRecorder:
                 continue
             try:
                 self._writer.write(self._connections[topic], log_ns, serialize_message(message))
-            except OSError as error:
+            except Exception as error:  # of the disk, or of a message that is none of its topic's
                 self.dropped += 1
                 self._fail(error)
 
