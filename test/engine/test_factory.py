@@ -92,6 +92,17 @@ def test_auto_is_cuda_where_that_can_run_and_says_so(frames, monkeypatch):
     assert info.notes == ("backend auto chose cuda: device, driver, libraries and kernels are there",)
 
 
+@pytest.mark.parametrize(
+    "asked_for", [{"gives_signals": True}, {"embedding": "key_summary"}, {"host_bytes": 1_000_000}]
+)
+def test_auto_is_numpy_for_what_that_alone_has(frames, asked_for):
+    engine = make_engine(EngineSpec(backend="auto", **asked_for), frames)
+    info = engine.configure()
+    assert info.backend == "numpy"
+    assert any(note.startswith("backend auto chose numpy: the CUDA engine has no ") for note in info.notes)
+    engine.close()
+
+
 def test_a_plan_of_cuda_is_not_quietly_dropped_by_another_engine(frames, monkeypatch):
     monkeypatch.setattr(factory, "cuda_obstacle", lambda *_: "no NVIDIA driver")
     for backend, complaint in (
@@ -187,10 +198,10 @@ def test_neither_nvcc_nor_cached_kernels_stand_in_cudas_way(monkeypatch, tmp_pat
     ("asked_for", "words"),
     [
         ({"gives_signals": True}, "attention and value norms: use backend numpy, or a memory.policy that"),
-        ({"embedding": "key_summary"}, "the embedding key_summary: use backend numpy, or memory.embedding"),
+        ({"embedding": "key_summary"}, "embedding key_summary: use backend numpy, or memory.embedding"),
     ],
 )
 def test_what_numpy_alone_gives_is_refused_of_the_others_in_one_line(frames, backend, asked_for, words):
-    with pytest.raises(EngineError, match=f"backend {backend} does not give {words}"):
+    with pytest.raises(EngineError, match=f"backend {backend} has no {words}"):
         make_engine(EngineSpec(backend=backend, model="fake", **asked_for), frames)
     assert make_engine(EngineSpec(backend="auto", **asked_for), frames).configure().backend == "numpy"

@@ -132,6 +132,8 @@ class WorkInFlight:
         may_recall: there is time to bring a forgotten frame back.
         """
         memory = self._memory
+        # Whatever becomes of the pass, memory is another one than the last action's.
+        self._forget_action()
         if record.forgotten_frames:
             self._evict(memory.forget(record.forgotten_frames, record.tick, TO_FIT), record)
         self._evict(memory.make_room(record.tick), record)

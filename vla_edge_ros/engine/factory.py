@@ -23,12 +23,8 @@ def make_engine(spec: EngineSpec, frames: FrameBuffer) -> Engine:
     cannot follow the plan asked for.
     """
     if spec.backend in ("cuda", "fake"):
-        _require_plain(spec)
-    if spec.backend == "cuda" and spec.host_bytes:
-        raise EngineError(
-            f"memory.host_bytes is {spec.host_bytes} and backend cuda has no host ring: set it to 0, or use "
-            "backend numpy"
-        )
+        for missing, instead in _missing(spec, spec.backend):
+            raise EngineError(f"backend {spec.backend} has no {missing}: use backend numpy, or {instead}")
     if spec.backend == "auto":
         obstacle = cuda_obstacle(spec)
         chosen = "numpy" if obstacle else "cuda"
@@ -54,18 +50,20 @@ def make_engine(spec: EngineSpec, frames: FrameBuffer) -> Engine:
     raise EngineError(f"unknown engine backend {spec.backend!r}: use one of {', '.join(BACKENDS)}")
 
 
-def _require_plain(spec: EngineSpec) -> None:
-    """Refuse what the NumPy engine alone gives."""
-    for is_wanted, what, instead in (
+def _missing(spec: EngineSpec, backend: str) -> list[tuple[str, str]]:
+    """What `spec` asks for and the NumPy engine alone has, and what to use instead."""
+    alone = (
         (spec.gives_signals, "attention and value norms", "a memory.policy that needs none"),
-        (spec.embedding != "pooled", f"the embedding {spec.embedding}", "memory.embedding patch_signature"),
-    ):
-        if is_wanted:
-            raise EngineError(f"backend {spec.backend} does not give {what}: use backend numpy, or {instead}")
+        (spec.embedding != "pooled", f"embedding {spec.embedding}", "memory.embedding patch_signature"),
+        (backend == "cuda" and spec.host_bytes > 0, "host ring", "memory.host_bytes 0"),
+    )
+    return [(what, instead) for is_wanted, what, instead in alone if is_wanted]
 
 
 def cuda_obstacle(spec: EngineSpec | None = None) -> str:
     """Why the CUDA engine cannot run on this machine, or not this spec, in one line; empty where it can."""
+    for missing, _ in _missing(spec, "cuda") if spec is not None else ():
+        return f"the CUDA engine has no {missing}"
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:

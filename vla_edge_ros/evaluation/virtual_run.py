@@ -128,8 +128,7 @@ def replay_recorded(bag: Bag, topic: str, parameters: settings.Parameters, recor
     """Repeat a recorded run tick by tick at its own times.
 
     With the run's own parameters its decisions come out again; with another eviction policy one sees what
-    that would have remembered. Joint states, where they were recorded, come at the times at which the
-    recorder heard them, which are not the node's to the last millisecond: actions may differ by that.
+    that would have remembered.
     Raises UserError if the bag lacks a recorded frame or for events that cannot be repeated.
     """
     recorded.check_replayable()
