@@ -28,7 +28,7 @@ from vla_edge_ros.simulation.scene import JOINTS
 from vla_edge_ros.simulation.spectator import Moment
 from vla_edge_ros.simulation.told import seed_for
 
-SEED = 3
+SEED = 0
 IMAGE_TOPIC = "/image"
 
 
