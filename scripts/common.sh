@@ -98,7 +98,6 @@ enter_ros() {
   unset ROS_LOCALHOST_ONLY ROS_STATIC_PEERS ROS_DISCOVERY_SERVER
   export ROS_DOMAIN_ID=$((1 + $$ % 100))
   export ROS_AUTOMATIC_DISCOVERY_RANGE=LOCALHOST
-  say "ROS domain $ROS_DOMAIN_ID, on this computer only"
   export AMENT_PREFIX_PATH=$VENV
   export RMW_IMPLEMENTATION=rmw_fastrtps_cpp
   # As large_image_variables in share.py has it: no ROS_DISTRO is set, and the wheels are Kilted's, which read

@@ -82,6 +82,7 @@ def test_report_and_replay_take_what_the_demo_wrote(ros_environment, finished, t
     run = vla_edge(ros_environment, "report", out / "demo.json", "--out", page)
     assert run.returncode == 0, run.stderr
     assert "data:image/webp;base64," in page.read_text()
+    assert "data:image/jpeg;base64," in page.read_text(), "the frames of the recording beside it"
     run = vla_edge(
         ros_environment, "replay", out / "demo.mcap", "--times", out / "demo.json", "--json", again
     )

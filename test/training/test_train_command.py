@@ -186,3 +186,9 @@ def test_without_a_gripper_every_dimension_takes_its_neighbours_for_nearly_right
 
     assert loss_of(100) < loss_of(101) < loss_of(104)
     assert action_loss(torch.zeros(1, 2, 256), labels, 1.5, 0).item() == pytest.approx(np.log(256))
+
+
+def test_a_model_that_is_no_better_than_what_it_should_beat_is_told():
+    errors = {"random weights": 0.3, "before": 0.09, "trained": 0.2, "mean action": 0.21}
+    assert command._warning(errors).startswith("no better than before (0.0900): train for longer")
+    assert not command._warning(errors | {"trained": 0.08})

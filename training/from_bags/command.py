@@ -226,6 +226,15 @@ def _device(name: str | None) -> torch.device:
     return torch.device(name or ("cuda" if has_cuda else "cpu"))
 
 
+def _warning(errors: dict[str, float]) -> str:
+    """One line where the trained model is no better than what it should beat; empty where it is."""
+    rivals = {name: error for name, error in errors.items() if name != "trained"}
+    best = min(rivals, key=rivals.__getitem__)
+    if errors["trained"] < rivals[best]:
+        return ""
+    return f"no better than {best} ({rivals[best]:.4f}): train for longer or on more, and move nothing by it"
+
+
 def _finish(
     out: Path, parameters: dict[str, object], errors: dict[str, float], training: Training, data: Data
 ) -> int:
@@ -238,6 +247,8 @@ def _finish(
     print(f"held-out error, {len(data.held_out)} episodes, as a share of each dimension's range:")
     for name, error in errors.items():
         print(f"  {name:15} {error:.4f}")
+    if warning := _warning(errors):
+        print(warning)
     words = [f"--param {name}={shlex.quote(str(value))}" for name, value in (own | parameters).items()]
     print(f"{out}: written. The node: ros2 launch vla_edge_ros edge.launch.py params_file:={out}/node.yaml")
     print(f"Offline: vla-edge replay BAG {' '.join(words)}")

@@ -24,7 +24,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "run", type=Path, help="out/demo.json, a replay's JSON, or a control.record_path file"
     )
-    parser.add_argument("--bag", type=Path, help="the recording it was made with, for the film strip")
+    parser.add_argument(
+        "--bag",
+        type=Path,
+        help="the recording it was made with, for the film strip (default: beside a demo's run)",
+    )
     parser.add_argument("--topic", help="image topic in it (default: the only one)")
     parser.add_argument(
         "--out", type=Path, default=Path("out/report.html"), help="page to write (default: %(default)s)"
@@ -35,13 +39,20 @@ def run(args: argparse.Namespace) -> int:
     output.prepare(args.out)
     document = load(args.run)
     strips: dict[str, list[FilmFrame]] = {}
-    if args.bag is not None:
+    bag = args.bag or _bag_beside(args.run, document)
+    if bag is not None:
         if document["kind"] == "replay":
             raise UserError(f"{args.run}: its film strip is made by `vla-edge replay BAG --report PATH`")
-        strips = _film_strips(RecordedRun.load(args.run), args.bag, args.topic)
+        strips = _film_strips(RecordedRun.load(args.run), bag, args.topic)
     write_report(args.out, document, strips, _picture(args.run, document))
     print(f"written: {args.out}")
     return 0
+
+
+def _bag_beside(path: Path, document: dict) -> Path | None:
+    """The recording that the demo wrote beside its run, None where there is none."""
+    file = path.parent / Path(document.get("bag", "")).name
+    return file if document.get("kind") == "demo" and file.is_file() else None
 
 
 def _picture(path: Path, document: dict) -> bytes | None:
