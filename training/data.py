@@ -62,7 +62,8 @@ def _load(path: Path) -> list[Sequence]:
         return load(path)
     except (OSError, EOFError, ValueError, LookupError, zipfile.BadZipFile, zlib.error) as error:
         raise UnfitData(
-            f"{path}: is no shard of roll-outs as they are written today: {error}; remove it and make it again"
+            f"{path}: is no shard of roll-outs as they are written today: {error}; remove it and make it "
+            "again"
         ) from None
 
 
