@@ -179,6 +179,8 @@ def test_steps_of_the_ladder_that_could_never_be_taken_or_last_too_long_are_refu
     assert "memory holds at most 31 frames" in full and "below 31" in full
     window = {"memory__policy": "sliding_window", "memory__window_frames": 8}
     assert "at most 8 frames" in refusal_of_set(ladder__forget_frames=1, **window)
+    single = {"memory__policy": "sliding_window", "memory__window_frames": 1, "ladder__least_frames": 1}
+    assert "could forget none; set the second to 0" in refusal_of_set(ladder__forget_frames=1, **single)
     assert "it must be at most 9" in refusal_of_set(ladder__reuse_ticks=10)
     validate_all({"ladder.forget_frames": 4, "ladder.least_frames": 30, "ladder.reuse_ticks": 9})
     validate_all({"ladder.least_frames": 127, "admission.estimator": "fixed"})

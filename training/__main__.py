@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import TypedDict
 
 import torch
 
@@ -13,7 +14,10 @@ from training.evaluate import CONDITIONS, evaluate, in_words
 from training.publish import write_card, write_model
 from training.rollouts import generate
 from training.train import PRESET, Recipe, Training
-from vla_edge_ros.errors import UserError
+from vla_edge_ros.arguments import positive, whole
+from vla_edge_ros.errors import UserError, one_line
+from vla_edge_ros.evaluation.json_shape import check
+from vla_edge_ros.input import read_text
 
 SMOKE = {
     "episodes": 4,
@@ -27,6 +31,13 @@ SMOKE = {
 
 UNFINISHED = 3
 """Exit code where time was up before the end: call again with the same options."""
+_MAX_RESULTS_BYTES = 1_000_000
+
+
+class _Success(TypedDict):
+    value: float
+    episodes: int
+    ci95: list[float]
 
 
 def main() -> int:
@@ -40,7 +51,7 @@ def main() -> int:
     out = arguments.out
     data = arguments.data or out / "rollouts"
     try:
-        training = Training(out, recipe, torch.device(arguments.device))
+        training = Training(out, recipe, _device(arguments.device))
         if not training.is_done:
             if not generate(
                 data, arguments.episodes, arguments.processes, until_s, torch.cuda.device_count()
@@ -54,9 +65,23 @@ def main() -> int:
             print(f"{out / PRESET}: written; the same command without --train-only evaluates it")
             return 0
         return _finish(arguments, until_s)
-    except (UserError, ValueError) as error:
-        print(error, file=sys.stderr)
+    except (UserError, ValueError, OSError) as error:
+        print(f"training: {one_line(str(error))}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        return 130
+
+
+def _device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        device = None
+    if device is None or device.type not in ("cpu", "cuda"):
+        raise UserError(f"--device {name}: wanted cpu, cuda or cuda:N")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise UserError(f"--device {name}: torch finds {torch.cuda.device_count()} CUDA devices")
+    return device
 
 
 def _finish(arguments: argparse.Namespace, until_s: float) -> int:
@@ -64,7 +89,7 @@ def _finish(arguments: argparse.Namespace, until_s: float) -> int:
     out = arguments.out
     model, results_path = out / PRESET, out / "results.json"
     write_model(out, model)
-    results = json.loads(results_path.read_text()) if results_path.exists() else {}
+    results = read_results(results_path)
     wanted = arguments.condition or list(CONDITIONS)
     missing = [name for name in wanted if name not in results]
     for name, success in evaluate(str(model), arguments.eval_episodes, arguments.processes, missing):
@@ -78,6 +103,16 @@ def _finish(arguments: argparse.Namespace, until_s: float) -> int:
     return 0
 
 
+def read_results(path: Path) -> dict[str, dict]:
+    """Of the conditions evaluated so far. Raises UserError."""
+    try:
+        results = json.loads(read_text(path, _MAX_RESULTS_BYTES)) if path.exists() else {}
+        check(results, dict[str, _Success])
+    except ValueError as error:
+        raise UserError(f"{path}: holds no results: {error}; remove it to evaluate again") from None
+    return results
+
+
 def _unfinished(what: str) -> int:
     print(f"time is up during {what}: call again with the same options to go on")
     return UNFINISHED
@@ -87,16 +122,18 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, prog="python -m training")
     parser.add_argument("--out", type=Path, required=True, help="folder of weights, progress and results")
     parser.add_argument("--data", type=Path, help="folder of the roll-outs (default: rollouts in --out)")
-    parser.add_argument("--minutes", type=float, default=7.0, help="stop after so long (default: 7)")
-    parser.add_argument("--episodes", type=int, default=6000, help="of the expert (default: 6000)")
-    parser.add_argument("--eval-episodes", type=int, default=200, help="of each condition (default: 200)")
+    parser.add_argument("--minutes", type=positive, default=7.0, help="stop after so long (default: 7)")
+    parser.add_argument("--episodes", type=whole(1), default=6000, help="of the expert (default: 6000)")
+    parser.add_argument(
+        "--eval-episodes", type=whole(1), default=200, help="of each condition (default: 200)"
+    )
     recipe = Recipe()
     parser.add_argument("--condition", choices=list(CONDITIONS), action="append", help="default: all")
-    parser.add_argument("--steps", type=int, default=recipe.steps)
-    parser.add_argument("--sequences", type=int, default=recipe.sequences, help="prompts a step")
-    parser.add_argument("--queries", type=int, default=recipe.queries, help="ticks of each of them")
-    parser.add_argument("--seed", type=int, default=recipe.seed)
-    parser.add_argument("--processes", type=int, default=os.cpu_count())
+    parser.add_argument("--steps", type=whole(1), default=recipe.steps)
+    parser.add_argument("--sequences", type=whole(1), default=recipe.sequences, help="prompts a step")
+    parser.add_argument("--queries", type=whole(1), default=recipe.queries, help="ticks of each of them")
+    parser.add_argument("--seed", type=whole(0), default=recipe.seed)
+    parser.add_argument("--processes", type=whole(1), default=os.cpu_count())
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--train-only", action="store_true", help="leave the evaluation, which needs no GPU")
     parser.add_argument("--smoke", action="store_true", help="a run of seconds that learns nothing")

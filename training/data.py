@@ -1,5 +1,7 @@
 """The roll-outs as a training step wants them: frames in one tensor on the device, the rest in arrays."""
 
+import zipfile
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,8 +11,9 @@ import torch
 
 from training.batch import Batch, Part, make_batch
 from training.contexts import contexts_of, draw_memory
+from training.hints import N_HINTS
 from training.labels import action_rows
-from training.rollouts import load
+from training.rollouts import Sequence, load
 from vla_edge_ros.control import settings
 from vla_edge_ros.engine.vision import FRAME_HEIGHT, FRAME_WIDTH
 from vla_edge_ros.simulation.environment import arm_policy
@@ -42,7 +45,7 @@ def load_data(folder: Path, device: torch.device) -> tuple[torch.Tensor, list[La
     tensors: list[torch.Tensor] = []
     n_frames = 0
     with ThreadPoolExecutor() as pool:
-        for path, shard in zip(paths, pool.map(load, paths), strict=True):
+        for path, shard in zip(paths, pool.map(_load, paths), strict=True):
             for sequence in shard:
                 _check(path, sequence)
                 labels = action_rows(sequence.actions, statistics).astype(np.int16)
@@ -54,7 +57,17 @@ def load_data(folder: Path, device: torch.device) -> tuple[torch.Tensor, list[La
     return torch.cat(tensors), sequences
 
 
-def _check(path: Path, sequence) -> None:
+def _load(path: Path) -> list[Sequence]:
+    try:
+        return load(path)
+    except (OSError, EOFError, ValueError, LookupError, zipfile.BadZipFile, zlib.error) as error:
+        raise UnfitData(
+            f"{path}: is no shard of roll-outs as they are written today: {error}; remove it and make it "
+            "again"
+        ) from None
+
+
+def _check(path: Path, sequence: Sequence) -> None:
     n = len(sequence.ticks)
     if n == 0:
         raise UnfitData(f"{path}: a sequence has no ticks, wanted at least one with its action")
@@ -63,6 +76,8 @@ def _check(path: Path, sequence) -> None:
             f"{path}: actions are {sequence.actions.shape} and frames {sequence.frames.shape} for {n} ticks, "
             f"wanted ({n}, 8) and ({n}, {FRAME_HEIGHT}, {FRAME_WIDTH}, 3)"
         )
+    if sequence.hints.shape != (n, N_HINTS):
+        raise UnfitData(f"{path}: hints are {sequence.hints.shape} for {n} ticks, wanted ({n}, {N_HINTS})")
     if not np.isfinite(sequence.actions).all():
         raise UnfitData(f"{path}: an action is NaN or infinite, wanted finite numbers")
 

@@ -160,10 +160,13 @@ def save(path: Path, sequences: Items[Sequence]) -> None:
 
 
 def load(path: Path) -> list[Sequence]:
+    """What `save` wrote. Raises OSError, EOFError, ValueError, LookupError, BadZipFile or zlib.error."""
     with np.load(path) as shard:
         frames = np.cumsum(shard["frames"], axis=0, dtype=np.uint8)
         ticks, actions, prompts, hints = (shard[name] for name in ("ticks", "actions", "prompts", "hints"))
         ends = np.cumsum(shard["lengths"])
+        if ends[-1] != len(ticks):
+            raise ValueError(f"its sequences have {ends[-1]} ticks in all, and there are {len(ticks)}")
         sequences = []
         for i, end in enumerate(ends):
             part = slice(end - shard["lengths"][i], end)

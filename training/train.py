@@ -6,8 +6,10 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TypedDict
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -18,12 +20,15 @@ from training.model import TinyVla, action_loss
 from training.optimiser import Optimiser
 from vla_edge_ros.control import settings
 from vla_edge_ros.engine.presets import PRESETS
+from vla_edge_ros.evaluation.json_shape import check
+from vla_edge_ros.input import read_text
 from vla_edge_ros.parameters import validate_all
 from vla_edge_ros.simulation.model_actor import DEPLOYMENT
 
 PRESET = "tiny-vla"
 REFRESH_STEPS = 200
 """Steps from one computation of all pooled embeddings to the next."""
+_MAX_PROGRESS_BYTES = 10_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +50,13 @@ class Recipe:
     seed: int = 0
 
 
+class _Progress(TypedDict):
+    step: int
+    recipe: object
+    seconds: float
+    history: list
+
+
 class Training:
     """The model, its optimiser and how far it is; `folder` holds all three between calls.
 
@@ -59,7 +71,10 @@ class Training:
         device: torch.device,
         initial: Mapping[str, Tensor] | None = None,
     ) -> None:
-        """Weights begin at `initial`, or at random. Raises ValueError where `folder` is of another recipe."""
+        """Weights begin at `initial`, or at random.
+
+        Raises ValueError where `folder` is of another recipe, or holds no whole training.
+        """
         self.recipe = recipe
         self.device = device
         self.step = 0
@@ -187,7 +202,11 @@ class Training:
         progress = self._folder / "progress.json"
         if not progress.exists():
             return
-        found = json.loads(progress.read_text())
+        try:
+            found = json.loads(read_text(progress, _MAX_PROGRESS_BYTES))
+            check(found, _Progress)
+        except (OSError, ValueError) as error:
+            raise _unfit(progress, error) from None
         if found["recipe"] != asdict(self.recipe):
             raise ValueError(
                 f"{progress} is of the recipe {found['recipe']}, wanted {asdict(self.recipe)}: "
@@ -195,13 +214,16 @@ class Training:
             )
         self.step, self.history = found["step"], found["history"]
         self.seconds = found["seconds"]
-        self.model.load_state_dict(load_file(self._folder / "model.safetensors"))
-        first, second = (
-            load_file(self._folder / f"{name}_moments.safetensors", str(self.device))
-            for name in ("first", "second")
-        )
-        self.hints.load_state_dict(load_file(self._folder / "hints.safetensors"))
-        self.optimiser.restore(first, second, self.step)
+        try:
+            self.model.load_state_dict(load_file(self._folder / "model.safetensors"))
+            first, second = (
+                load_file(self._folder / f"{name}_moments.safetensors", str(self.device))
+                for name in ("first", "second")
+            )
+            self.hints.load_state_dict(load_file(self._folder / "hints.safetensors"))
+            self.optimiser.restore(first, second, self.step)
+        except (OSError, KeyError, RuntimeError, SafetensorError) as error:
+            raise _unfit(self._folder, error) from None
 
     def _save(self, n_sequences: int, n_frames: int) -> None:
         """Weights and moments, then the progress that names them."""
@@ -228,7 +250,13 @@ class Training:
             "frames": n_frames,
             "history": self.history,
         }
-        (self._folder / "progress.json").write_text(json.dumps(progress))
+        path = self._folder / "progress.json"
+        path.with_suffix(".partial").write_text(json.dumps(progress))
+        os.replace(path.with_suffix(".partial"), path)
+
+
+def _unfit(path: Path, error: Exception) -> ValueError:
+    return ValueError(f"{path}: no training to go on with: {error}; remove it, or give another --out")
 
 
 def augmented(frames: Tensor, generator: torch.Generator) -> Tensor:

@@ -48,3 +48,12 @@ def test_packages_that_are_missing_have_no_version():
 def test_a_module_that_writes_nothing_is_named_with_its_exit_code():
     with pytest.raises(UserError, match="no_such_module ended with exit code 1 and measured nothing"):
         run_module("no_such_module")
+
+
+def test_a_part_with_values_of_another_kind_is_refused_by_name(tmp_path):
+    path = tmp_path / "live.json"
+    path.write_text('{"step": "live", "sources_sha256": 2, "figures": {}}')
+    with pytest.raises(
+        UserError, match="sources_sha256 is 2, wanted a text: remove it and run the step live"
+    ):
+        read_part(path, "live", ("sources_sha256",))

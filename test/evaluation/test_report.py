@@ -232,6 +232,7 @@ NOTHING_FINISHED = [
         {},
         {"records": [], "ticks": 0, "fresh_ratio": None, "latency_ms": {}, "decision_counts": {}},
         {"records": [], "fresh_ratio": math.nan, "latency_ms": {"pass": percentiles([])}},
+        a_run(records=[], decision_counts={"FRESH": 5}),
         a_run(records=NOTHING_FINISHED, decision_counts={"HOLD_NO_FRAME": 3}, latency_ms={}),
         a_run(records=[record(0)]),
         a_run(records=[record(0, pass_ms=math.nan, copy_ms=math.nan)], fresh_ratio=math.nan),

@@ -14,7 +14,7 @@ from recorded import SAMPLE, TOPIC, write_rosbag2
 
 from vla_edge_ros.control import settings
 from vla_edge_ros.control.events import Enable
-from vla_edge_ros.control.record import WorkTimes
+from vla_edge_ros.control.record import WorkTimes, work_times
 from vla_edge_ros.engine.interface import StageTimes
 from vla_edge_ros.errors import UserError
 from vla_edge_ros.evaluation import run_document, virtual_run
@@ -433,6 +433,22 @@ def test_its_actions_are_those_of_its_joint_states(recorded_motion):
     live, other = run_document.outcome(recorded_motion.ticks), again(moved)
     assert other["decisions"] == live["decisions"]
     assert other["actions"] != live["actions"]
+
+
+def test_joint_states_that_are_not_of_the_policy_are_refused(recorded_motion):
+    ticks = [
+        tick | {"joint_states": [state | {"positions": [1.0]} for state in tick["joint_states"]]}
+        for tick in recorded_motion.ticks
+    ]
+    with pytest.raises(UserError, match="of its policy's joints, joint_states refused: 1 positions for 7"):
+        again(replace(recorded_motion, ticks=ticks))
+
+
+def test_times_of_work_that_a_later_version_adds_to_are_read(recorded_live):
+    tick = next(tick for tick in recorded_live.ticks if tick["work"])
+    (work,) = tick["work"][:1]
+    added = work | {"new": 1, "stages": work["stages"] | {"new_ns": 1}}
+    assert work_times(added) == work_times(work)
 
 
 def test_a_run_whose_engine_was_replaced_is_refused_with_the_reason(recorded_live):

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from vla_edge_ros.errors import UserError
 from vla_edge_ros.simulation import remember_study, remember_trial
 from vla_edge_ros.simulation.environment import Environment
 from vla_edge_ros.simulation.model_actor import DEPLOYMENT, ModelActor
@@ -181,3 +182,12 @@ def test_a_row_says_what_became_of_the_episode(environment, monkeypatch):
     assert 4.0 <= late["lamp_s"] - early["lamp_s"] <= 8.0
     assert early["cue_age_s"] == pytest.approx(late["cue_age_s"])
     assert remember_trial.key_of(early)[2:] == ("fifo", "pooled", 4, False, 1)
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "{}", None])
+def test_figures_to_add_to_that_are_none_are_refused_in_one_line(tmp_path, content):
+    path = tmp_path / "figures.json"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(UserError, match=r"figures.json: no figures of `vla-edge evaluate`"):
+        remember_study._with_success(path, {"policies": {}})

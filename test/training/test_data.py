@@ -136,3 +136,29 @@ def test_data_that_cannot_be_trained_on_is_refused_by_file(tmp_path, fault, line
 def test_a_folder_without_roll_outs_is_refused_with_the_command_that_makes_them(tmp_path):
     with pytest.raises(UnfitData, match=r"has no roll-outs.*python -m training\.rollouts"):
         load_data(tmp_path, torch.device("cpu"))
+
+
+@pytest.mark.parametrize("content", [None, 3000, 0], ids=["without hints", "cut short", "empty"])
+def test_a_shard_that_is_none_is_refused_by_file_with_what_to_do(tmp_path, content):
+    path = tmp_path / "old.npz"
+    save(path, [sequence(5)])
+    if content is None:
+        with np.load(path) as shard:
+            arrays = {name: shard[name] for name in shard.files if name != "hints"}
+        np.savez_compressed(path, **arrays)
+    else:
+        path.write_bytes(path.read_bytes()[:content])
+    with pytest.raises(UnfitData, match=r"old.npz: is no shard .*; remove it and make it again"):
+        load_data(tmp_path, torch.device("cpu"))
+
+
+def test_hints_and_lengths_of_other_ticks_are_refused(tmp_path):
+    save(tmp_path / "bad.npz", [sequence(5, hints=np.zeros((5, 3), np.float32))])
+    with pytest.raises(UnfitData, match=r"bad.npz: hints are \(5, 3\)"):
+        load_data(tmp_path, torch.device("cpu"))
+    save(tmp_path / "bad.npz", [sequence(5)])
+    with np.load(tmp_path / "bad.npz") as shard:
+        arrays = dict(shard)
+    np.savez_compressed(tmp_path / "bad.npz", **arrays | {"lengths": np.array([6])})
+    with pytest.raises(UnfitData, match="6 ticks in all, and there are 5"):
+        load_data(tmp_path, torch.device("cpu"))

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from training.__main__ import SMOKE
+from training.__main__ import SMOKE, read_results
+from training.__main__ import main as run_command
 from training.evaluate import slots_for
 from training.publish import byte_tokenizer, write_model
 from training.rollouts import _make_shard
@@ -18,6 +20,7 @@ from training.train import Recipe, Training
 from vla_edge_ros.control import settings
 from vla_edge_ros.engine.tokenizer import load_tokenizer
 from vla_edge_ros.engine.weights import open_weights
+from vla_edge_ros.errors import UserError
 from vla_edge_ros.parameters import validate_all
 from vla_edge_ros.simulation.model_actor import DEPLOYMENT
 
@@ -61,6 +64,48 @@ def test_training_in_parts_ends_where_training_in_one_go_does(rollouts, trained,
 def test_a_folder_of_another_recipe_is_refused(trained):
     with pytest.raises(ValueError, match=r"progress.json is of the recipe .*: give another --out"):
         Training(trained, Recipe(steps=7), CPU)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("progress.json", b"{"),
+        ("progress.json", b"[]"),
+        ("progress.json", b'{"step": 1}'),
+        ("model.safetensors", b"cut"),
+        ("second_moments.safetensors", None),
+    ],
+)
+def test_a_damaged_training_is_refused_by_name_and_not_gone_on_with(trained, tmp_path, name, content):
+    shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
+    (tmp_path / name).unlink()
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=r"no training to go on with: .*; remove it, or give another --out"):
+        Training(tmp_path, SMALL, CPU)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--device", "abacus"], "--device abacus: wanted cpu, cuda or cuda:N"),
+        (["--out", "/dev/null"], "Not a directory"),
+    ],
+)
+def test_the_command_refuses_in_one_line(monkeypatch, capsys, tmp_path, words, said):
+    monkeypatch.setattr(
+        sys, "argv", ["training", "--out", str(tmp_path), "--device", "cpu", "--smoke", *words]
+    )
+    assert run_command() == 2
+    captured = capsys.readouterr().err
+    assert said in captured
+    assert captured.count("\n") == 1
+
+
+def test_results_that_are_none_are_refused_by_file(tmp_path):
+    (tmp_path / "results.json").write_text('{"reach": 3}')
+    with pytest.raises(UserError, match=r"results.json: holds no results: reach is 3.*; remove it"):
+        read_results(tmp_path / "results.json")
 
 
 def test_every_file_of_a_part_is_small_enough_to_be_carried(trained):

@@ -106,6 +106,19 @@ def test_a_folder_of_other_recordings_or_another_recipe_is_refused(arm, capsys, 
     code, _, said = call(capsys, *arm, *out, "--steps", 2, *QUICK)
     assert code == 2
     assert "is of the recipe" in said
+    (tmp_path / "out/data.json").write_text("{")
+    code, _, said = call(capsys, *arm, *out, "--steps", 1, *QUICK)
+    assert code == 2
+    assert "data.json: does not say what is trained on" in said
+
+
+def test_weights_to_begin_from_that_are_damaged_are_refused_by_file(arm, capsys, tmp_path, monkeypatch):
+    (tmp_path / "models/tiny-vla").mkdir(parents=True)
+    (tmp_path / "models/tiny-vla/model.safetensors").write_bytes(b"cut")
+    monkeypatch.setattr(command, "share_directory", lambda: tmp_path)
+    code, _, said = call(capsys, *arm, "--out", tmp_path / "out", "--steps", 1, *QUICK)
+    assert code == 2
+    assert "model.safetensors: no weights to begin from" in said
 
 
 def test_training_begins_from_the_presets_weights_where_they_are_there(arm, capsys, tmp_path, monkeypatch):

@@ -8,8 +8,10 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TypedDict
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -27,6 +29,8 @@ from vla_edge_ros.engine.presets import PRESETS, TRAINED
 from vla_edge_ros.errors import UserError
 from vla_edge_ros.evaluation.arguments import add_parameter_argument, given_parameters
 from vla_edge_ros.evaluation.bags import TRUNCATED, Bag, open_bag
+from vla_edge_ros.evaluation.json_shape import check
+from vla_edge_ros.input import read_text
 from vla_edge_ros.parameters import validate_all
 from vla_edge_ros.share import share_directory
 
@@ -36,7 +40,12 @@ UNFINISHED = 3
 STRIDE_S = 28 / 30
 """From one retained frame to the next, as `tiny-vla` was trained with."""
 
+_MAX_DATA_BYTES = 10_000
 _OWN = ("engine.model", "actions.policy_file")
+
+
+class _TrainedOn(TypedDict):
+    sha256: str
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -189,8 +198,12 @@ def _tell_cost(
 
 def _begin_or_go_on(out: Path, data: Data) -> None:
     path = out / "data.json"
-    found = json.loads(path.read_text()) if path.exists() else None
-    if found is not None and found["sha256"] != data.sha256:
+    try:
+        found = json.loads(read_text(path, _MAX_DATA_BYTES)) if path.exists() else {"sha256": data.sha256}
+        check(found, _TrainedOn)
+    except ValueError as error:
+        raise UserError(f"{path}: does not say what is trained on: {error}; give another --out") from None
+    if found["sha256"] != data.sha256:
         raise UserError(
             f"{path} is of other recordings, topics, parameters or another seed: give another --out, or the "
             "same options to go on"
@@ -204,7 +217,15 @@ def _begin_or_go_on(out: Path, data: Data) -> None:
 def _initial_weights() -> tuple[dict[str, Tensor] | None, str]:
     folder = share_directory() / TRAINED[PRESET]
     if folder.is_dir():
-        return load_file(folder / "model.safetensors"), f"the weights of {folder}"
+        path = folder / "model.safetensors"
+        try:
+            weights = load_file(path)
+            TinyVla(PRESETS[PRESET]).load_state_dict(weights)
+        except (OSError, RuntimeError, SafetensorError) as error:
+            raise UserError(
+                f"{path}: no weights to begin from: {error}; restore or remove {folder}"
+            ) from None
+        return weights, f"the weights of {folder}"
     return None, f"random weights: {folder} is missing"
 
 

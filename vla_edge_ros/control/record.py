@@ -127,9 +127,13 @@ class TickRecord:
 
 
 def work_times(written: dict) -> WorkTimes:
-    """What `asdict` made of a WorkTimes."""
-    stages = {name: StageTimes(**written[name]) for name in ("stages", "remaining")}
-    return WorkTimes(**(written | stages))
+    """What `asdict` made of a WorkTimes, without whatever was written beside it."""
+    known = {name: written[name] for name in WorkTimes.__slots__}
+    stages = {
+        name: StageTimes(*(written[name][stage] for stage in StageTimes.__slots__))
+        for name in ("stages", "remaining")
+    }
+    return WorkTimes(**(known | stages))
 
 
 def tick_record(written: dict) -> TickRecord:

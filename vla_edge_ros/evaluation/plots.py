@@ -76,7 +76,8 @@ def decision_plot(run: dict) -> str:
         for lane, (name, _, is_on) in enumerate(lanes):
             axes.axhline(lane, color=COLOUR["grid"], lw=0.6, zorder=0)
             x, y = _runs(t, is_on, period_s, lane)
-            _widen(x, 0.0016 * (t[-1] + period_s))
+            if len(t):
+                _widen(x, 0.0016 * (t[-1] + period_s))
             colour = COLOUR.get(name, COLOUR["muted"])
             axes.plot(x, y, color=colour, lw=11, solid_capstyle="butt")
         axes.set_yticks(range(len(lanes)), [f"{name}  {count:,}" for name, count, _ in lanes])

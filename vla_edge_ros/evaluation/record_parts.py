@@ -13,13 +13,28 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import TypedDict
 
 from vla_edge_ros import output
 from vla_edge_ros.errors import UserError
+from vla_edge_ros.evaluation.json_shape import WrongShape, check
 from vla_edge_ros.evaluation.run_document import machine
 from vla_edge_ros.input import read_text
 
 _MAX_BYTES = 20_000_000
+
+
+class _Part(TypedDict, total=False):
+    """What every part has; its figures are the step's own."""
+
+    weights_sha256: str
+    sources_sha256: str
+    device: str
+    machine: dict
+    date: str
+    versions: dict[str, str]
+    wall_s: float
+    figures: dict
 
 
 def files_sha256(root: Path, patterns: Iterable[str]) -> str:
@@ -69,6 +84,10 @@ def read_part(path: Path, step: str, keys: Collection[str]) -> dict:
         raise UserError(f"{path}: cannot be read: {error}") from None
     if not isinstance(part, dict) or not {"step", *keys} <= part.keys() or part["step"] != step:
         raise UserError(f"{path}: is no part of a record: remove it and run the step {step} again")
+    try:
+        check(part, _Part)
+    except WrongShape as wrong:
+        raise UserError(f"{path}: {wrong}: remove it and run the step {step} again") from None
     return part
 
 

@@ -262,7 +262,9 @@ class _Rig:
     def feel(self, positions: list[float], at_ns: int) -> None:
         """A joint state arrives with the joints that the policy needs."""
         planner = self.controller.planner
-        planner.observe_joints(planner.joints.names, positions, None, at_ns)
+        reason = planner.observe_joints(planner.joints.names, positions, None, at_ns)
+        if reason is not None:
+            self.fail(UserError(f"the recorded run cannot be replayed: of its policy's joints, {reason}"))
 
     def instruct(self, text: str) -> None:
         """An instruction arrives now; an equal text changes nothing."""

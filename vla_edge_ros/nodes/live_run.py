@@ -17,7 +17,7 @@ import yaml
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from lifecycle_msgs.msg import Transition
 from lifecycle_msgs.srv import ChangeState, GetState
-from rclpy.executors import SingleThreadedExecutor
+from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from sensor_msgs.msg import JointState
@@ -230,7 +230,11 @@ class Driver:
                 raise UserError(
                     f"the node did not {purpose} within {timeout_s:.0f} s: {self._edge.complaint()}"
                 )
-            self._executor.spin_once(timeout_sec=0.05)
+            try:
+                self._executor.spin_once(timeout_sec=0.05)
+            except ExternalShutdownException:
+                # By rclpy's own handler, where SIGINT is ignored for Python, as in a shell's background.
+                raise KeyboardInterrupt from None
 
 
 @dataclass(frozen=True, slots=True)

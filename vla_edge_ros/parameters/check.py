@@ -111,6 +111,7 @@ def _combinations(values: Mapping[str, Value]) -> list[tuple[bool, str]]:
     prompts = values["memory.prompt_slots"]
     frames = (slots - prompts - MAX_ACTION_TOKENS) // FRAME_TOKENS
     held = min(frames, window) if values["memory.policy"] == "sliding_window" else frames
+    cure = "set the second to 0" if held < 2 else f"set the first below {held} or the second to 0"
     forgets, least = values["ladder.forget_frames"], values["ladder.least_frames"]
     estimator = values["admission.estimator"]
     reuse, max_hold = values["ladder.reuse_ticks"], values["actions.max_hold_ms"]
@@ -159,7 +160,7 @@ def _combinations(values: Mapping[str, Value]) -> list[tuple[bool, str]]:
         (
             not forgets or least < held,
             f"ladder.least_frames is {least} and memory holds at most {held} frames: ladder.forget_frames "
-            f"could forget none; set the first below {held} or the second to 0",
+            f"could forget none; {cure}",
         ),
         (
             reuse * period <= max_hold,

@@ -112,12 +112,21 @@ def _run(args: argparse.Namespace, console: Console) -> int:
     }
     output.write_text(args.out / FIGURES, json.dumps(document, indent=1))
     if args.into:
-        evaluated = json.loads(args.into.read_text())
-        output.write_text(args.into, json.dumps(with_remembered(evaluated, document), indent=1))
+        output.write_text(args.into, json.dumps(_with_success(args.into, document), indent=1))
     console.print(_table(document))
     for line in errors:
         console.print(line, style="yellow", highlight=False, markup=False, soft_wrap=True)
     return 1 if errors else 0
+
+
+def _with_success(path: Path, document: dict) -> dict:
+    try:
+        return with_remembered(json.loads(path.read_text(encoding="utf-8")), document)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(
+            f"--into {path}: no figures of `vla-edge evaluate` ({type(error).__name__}: {error}); "
+            f"what was measured is in {FIGURES} beside the rows"
+        ) from None
 
 
 def remembered(rows: Sequence[dict], policies: Sequence[tuple[str, str]], capacities: Sequence[int]) -> dict:
