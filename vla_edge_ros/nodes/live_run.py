@@ -38,6 +38,8 @@ START_TIMEOUT_S = 20.0
 ASK_AGAIN_S = 0.5
 STOP_TIMEOUT_S = 20.0
 """A GPU's memory is given back within seconds; the figures of a long run must not be lost to that."""
+END_S = 3.0
+"""Within which a process that is asked to ends, else it is killed."""
 JOINT_STATES_HZ = 100
 
 
@@ -96,7 +98,13 @@ class Process:
             raise UserError(f"{self.name} ended with exit code {code}: {self.complaint()}")
 
     def kill(self) -> None:
-        if self.is_running:
+        """End it: by itself if it can, since a killed one leaves its shared memory behind."""
+        if not self.is_running:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(END_S)
+        except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
 
