@@ -1,16 +1,9 @@
 """Which weights a figure is of."""
 
 import hashlib
-from pathlib import Path
 
-from vla_edge_ros.engine.presets import TRAINED
+from vla_edge_ros.engine.presets import model_folder
 from vla_edge_ros.errors import UserError
-from vla_edge_ros.share import share_directory
-
-
-def model_folder(model: str) -> Path:
-    """The directory of a model that is named as `engine.model` names it."""
-    return share_directory() / TRAINED[model] if model in TRAINED else Path(model)
 
 
 def weights_sha256(model: str) -> str:

@@ -17,6 +17,7 @@ from training.from_bags import command, cost
 from training.model import action_loss
 from vla_edge_ros.cli import main
 from vla_edge_ros.control import settings
+from vla_edge_ros.engine import presets
 from vla_edge_ros.engine.linux import same_imports
 from vla_edge_ros.engine.weights import open_weights
 from vla_edge_ros.parameters import validate_all
@@ -115,7 +116,7 @@ def test_a_folder_of_other_recordings_or_another_recipe_is_refused(arm, capsys, 
 def test_weights_to_begin_from_that_are_damaged_are_refused_by_file(arm, capsys, tmp_path, monkeypatch):
     (tmp_path / "models/tiny-vla").mkdir(parents=True)
     (tmp_path / "models/tiny-vla/model.safetensors").write_bytes(b"cut")
-    monkeypatch.setattr(command, "share_directory", lambda: tmp_path)
+    monkeypatch.setattr(presets, "share_directory", lambda: tmp_path)
     code, _, said = call(capsys, *arm, "--out", tmp_path / "out", "--steps", 1, *QUICK)
     assert code == 2
     assert "model.safetensors: no weights to begin from" in said
@@ -125,7 +126,7 @@ def test_training_begins_from_the_presets_weights_where_they_are_there(arm, caps
     assert call(capsys, *arm, "--out", tmp_path / "first", "--steps", 1, *QUICK)[0] == 0
     (tmp_path / "models").mkdir()
     (tmp_path / "first/model").rename(tmp_path / "models/tiny-vla")
-    monkeypatch.setattr(command, "share_directory", lambda: tmp_path)
+    monkeypatch.setattr(presets, "share_directory", lambda: tmp_path)
     code, said, _ = call(capsys, *arm, "--out", tmp_path / "second", "--steps", 1, *QUICK)
     assert code == 0
     assert f"begun from the weights of {tmp_path / 'models/tiny-vla'}" in said

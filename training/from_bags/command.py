@@ -25,14 +25,13 @@ from training.train import PRESET, Recipe, Training
 from vla_edge_ros.actions.policy import Kind, Policy, load_policy, load_untrained_policy
 from vla_edge_ros.arguments import positive, whole
 from vla_edge_ros.control import settings
-from vla_edge_ros.engine.presets import PRESETS, TRAINED
+from vla_edge_ros.engine.presets import PRESETS, model_folder
 from vla_edge_ros.errors import UserError
 from vla_edge_ros.evaluation.arguments import add_parameter_argument, given_parameters
 from vla_edge_ros.evaluation.bags import TRUNCATED, Bag, open_bag
 from vla_edge_ros.evaluation.json_shape import check
 from vla_edge_ros.input import read_text
 from vla_edge_ros.parameters import validate_all
-from vla_edge_ros.share import share_directory
 
 UNFINISHED = 3
 """Exit code where time was up before the end: what there is by then is written, and can be gone on with."""
@@ -215,7 +214,7 @@ def _begin_or_go_on(out: Path, data: Data) -> None:
 
 
 def _initial_weights() -> tuple[dict[str, Tensor] | None, str]:
-    folder = share_directory() / TRAINED[PRESET]
+    folder = model_folder(PRESET)
     if folder.is_dir():
         path = folder / "model.safetensors"
         try:

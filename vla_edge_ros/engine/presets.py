@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from vla_edge_ros.engine.model_config import ModelConfig
+from vla_edge_ros.share import share_directory
 
 
 def _coder(hidden: int, mlp: int, n_layers: int, n_heads: int, head_dim: int) -> ModelConfig:
@@ -55,3 +56,8 @@ token and 256 actions."""
 
 TRAINED = {"tiny-vla": Path("models/tiny-vla")}
 """Folders under the share folder that hold the weights of a preset, as a Hugging Face directory."""
+
+
+def model_folder(model: str) -> Path:
+    """The directory of a model's weights that is named as `engine.model` names it."""
+    return share_directory() / TRAINED[model] if model in TRAINED else Path(model)

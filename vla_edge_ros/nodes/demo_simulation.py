@@ -21,7 +21,7 @@ from vla_edge_ros.nodes.demo_evaluation import evaluate
 from vla_edge_ros.nodes.demo_screen import DemoScreen
 from vla_edge_ros.nodes.simulated_run import Episode, SimulatedRun, figures_of, run_simulated
 from vla_edge_ros.parameters import validate_all
-from vla_edge_ros.share import share_directory
+from vla_edge_ros.simulation.commanded import arm_policy_file
 from vla_edge_ros.simulation.episode_film import film
 from vla_edge_ros.simulation.model_actor import DEPLOYMENT
 from vla_edge_ros.simulation.scene import JOINTS
@@ -43,8 +43,7 @@ def run(args: argparse.Namespace, given: dict, console: Console) -> int:
         own = {"control.record_path": str(Path(folder) / "run.jsonl"), "control.bare_loop": True}
         for name in own.keys() & given.keys():
             raise UserError(f"--param {name}: the demo sets it itself; leave it out")
-        policy_file = str(share_directory() / "config/policies/tiny_vla.yaml")
-        values = validate_all(DEPLOYMENT | {"actions.policy_file": policy_file} | given | own)
+        values = validate_all(DEPLOYMENT | {"actions.policy_file": arm_policy_file()} | given | own)
         _check_joints(values)
         episodes = _episodes(args.task, args.seed, instruction, args.seconds or 0.0)
         recording = Path(folder) / bag_path.name

@@ -15,7 +15,7 @@ from vla_edge_ros.errors import UserError
 from vla_edge_ros.evaluation.run_document import row
 from vla_edge_ros.nodes.simulated_run import Episode, SimulatedEpisode, figures_of, run_simulated
 from vla_edge_ros.parameters import validate_all
-from vla_edge_ros.share import share_directory
+from vla_edge_ros.simulation.commanded import arm_policy_file
 from vla_edge_ros.simulation.model_actor import DEPLOYMENT
 from vla_edge_ros.simulation.tasks import TASKS
 
@@ -29,7 +29,7 @@ def measure(model: str, task: str, seeds: range) -> dict:
     with tempfile.TemporaryDirectory() as folder:
         own = {
             "engine.model": model,
-            "actions.policy_file": str(share_directory() / "config/policies/tiny_vla.yaml"),
+            "actions.policy_file": arm_policy_file(),
             "control.record_path": str(Path(folder) / "run.jsonl"),
         }
         episodes = [Episode(task, seed) for seed in seeds]

@@ -25,6 +25,7 @@ from vla_edge_ros.nodes.simulated_run import (
 )
 from vla_edge_ros.parameters import validate_all
 from vla_edge_ros.share import share_directory
+from vla_edge_ros.simulation.commanded import arm_policy_file
 from vla_edge_ros.simulation.model_actor import DEPLOYMENT
 from vla_edge_ros.simulation.tasks import TASKS
 
@@ -53,8 +54,7 @@ def run(args: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory() as folder, console.status("starting the simulation") as status:
         values = None
         if not args.expert:
-            policy_file = str(share_directory() / "config/policies/tiny_vla.yaml")
-            own = {"actions.policy_file": policy_file, _OWN: str(Path(folder) / "run.jsonl")}
+            own = {"actions.policy_file": arm_policy_file(), _OWN: str(Path(folder) / "run.jsonl")}
             values = validate_all(DEPLOYMENT | own | given)
             _tell_of_missing_weights(values["engine.model"], console)
 

@@ -1,5 +1,7 @@
 """What an actor has sent the arm to, as the node keeps it: deltas add up to positions, within limits."""
 
+from pathlib import Path
+
 import numpy as np
 
 from vla_edge_ros.actions.limits import Limits
@@ -12,9 +14,14 @@ _LEASH_S = 0.1
 """How far a command may run ahead of the measured joint, in time at full speed, as in `ActionPlanner`."""
 
 
+def arm_policy_file() -> str:
+    """As `actions.policy_file` names it: the policy of this arm."""
+    return str(share_directory() / "config/policies/tiny_vla.yaml")
+
+
 def arm_policy() -> Policy:
-    """The policy file of this arm."""
-    return load_policy(share_directory() / "config/policies/tiny_vla.yaml")
+    """What that file holds."""
+    return load_policy(Path(arm_policy_file()))
 
 
 class Commanded:

@@ -10,8 +10,8 @@ import sys
 
 from vla_edge_ros.arguments import whole
 from vla_edge_ros.errors import UserError
-from vla_edge_ros.share import share_directory
 from vla_edge_ros.simulation.closed_loop import ClosedLoop
+from vla_edge_ros.simulation.commanded import arm_policy_file
 from vla_edge_ros.simulation.latency_study import constant
 from vla_edge_ros.simulation.model_actor import DEPLOYMENT
 
@@ -28,8 +28,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--model", default="tiny-vla", help="as engine.model (default: %(default)s)")
     parser.add_argument("--episodes", type=whole(1), default=20, help="for each text (default: %(default)s)")
     args = parser.parse_args(argv)
-    policy_file = str(share_directory() / "config/policies/tiny_vla.yaml")
-    own = {"engine.model": args.model, "actions.policy_file": policy_file}
+    own = {"engine.model": args.model, "actions.policy_file": arm_policy_file()}
     try:
         loop = ClosedLoop(DEPLOYMENT | own, constant(0))
     except UserError as error:

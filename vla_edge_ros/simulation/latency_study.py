@@ -23,8 +23,8 @@ from vla_edge_ros import output
 from vla_edge_ros.arguments import whole
 from vla_edge_ros.errors import UserError
 from vla_edge_ros.figures import proportion
-from vla_edge_ros.share import share_directory
 from vla_edge_ros.simulation.closed_loop import ClosedLoop, LoopEpisode
+from vla_edge_ros.simulation.commanded import arm_policy_file
 from vla_edge_ros.simulation.model_actor import DEPLOYMENT
 from vla_edge_ros.simulation.tasks import TASKS
 
@@ -98,7 +98,7 @@ def measure(job: tuple[Point, str, int]) -> tuple[str, dict]:
     own = {
         "engine.model": model,
         "engine.blas_threads": 1,
-        "actions.policy_file": str(share_directory() / "config/policies/tiny_vla.yaml"),
+        "actions.policy_file": arm_policy_file(),
     }
     loop = ClosedLoop(
         DEPLOYMENT | own | rule.parameters,

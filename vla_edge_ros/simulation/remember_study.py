@@ -20,7 +20,7 @@ from rich.table import Table
 
 from vla_edge_ros import output
 from vla_edge_ros.arguments import whole
-from vla_edge_ros.engine.presets import TRAINED
+from vla_edge_ros.engine.presets import model_folder
 from vla_edge_ros.errors import UserError
 from vla_edge_ros.evaluation.forgetting.pool import run_local
 from vla_edge_ros.evaluation.forgetting.remembered import AGAINST, summary, with_remembered
@@ -28,7 +28,6 @@ from vla_edge_ros.evaluation.forgetting.results import RowFile
 from vla_edge_ros.evaluation.run_document import machine
 from vla_edge_ros.figures import in_words, proportion
 from vla_edge_ros.memory.policies import EMBEDDINGS, POLICIES, embedding_for
-from vla_edge_ros.share import share_directory
 from vla_edge_ros.simulation.model_actor import DEPLOYMENT
 from vla_edge_ros.simulation.remember_trial import LATER_S, Condition, key_of, missing, run_job
 
@@ -153,8 +152,7 @@ def remembered(rows: Sequence[dict], policies: Sequence[tuple[str, str]], capaci
 
 def weights_digest(model: str) -> str:
     """The first 12 digits of the SHA-256 of the model's weights. Raises UserError where it has none."""
-    folder = share_directory() / TRAINED[model] if model in TRAINED else Path(model)
-    path = folder / "model.safetensors"
+    path = model_folder(model) / "model.safetensors"
     if not path.is_file():
         raise UserError(f"--model {model}: {path} is missing: a model that was not trained remembers nothing")
     return hashlib.sha256(path.read_bytes()).hexdigest()[:12]
