@@ -137,6 +137,7 @@ class Sink:
     def __init__(self, clock):
         self.clock = clock
         self.trajectories, self.commands, self.ticks, self.records = [], [], [], []
+        self.prepared = []
 
     def trajectory(self, trajectory):
         self.trajectories.append((self.clock.now_ns(), trajectory))
@@ -144,7 +145,11 @@ class Sink:
     def command(self, command):
         self.commands.append((self.clock.now_ns(), command.group, list(command.values)))
 
+    def prepare(self, record):
+        self.prepared.append((self.clock.now_ns(), record.tick, record.decision, record.reason))
+
     def tick(self, record):
+        assert self.prepared[-1][1:] == (record.tick, record.decision, record.reason)
         self.ticks.append((self.clock.now_ns(), record.tick))
 
     def finished(self, record):

@@ -35,6 +35,15 @@ def test_every_tick_publishes_exactly_one_decision_between_cutoff_and_effect():
         assert times.cutoff_ns <= at_ns <= times.effect_ns
 
 
+def test_what_a_tick_says_is_built_when_its_pass_has_ended_and_not_after_the_wait_for_the_cutoff():
+    rig = Rig(service_ms=20.0)
+    rig.run(10)
+    fresh = [told for told in rig.sink.prepared if told[2] is Decision.FRESH]
+    assert len(fresh) == 9
+    for at_ns, tick, *_ in fresh:
+        assert at_ns == rig.schedule.times(tick).start_ns + 20 * MS
+
+
 def test_passes_that_fit_are_fresh_from_the_first_tick_that_has_prompt_and_frame():
     decisions = Rig().decisions(20)
     assert decisions[:2] == ["HOLD_NO_FRAME", "FRESH"]

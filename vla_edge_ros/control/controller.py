@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from vla_edge_ros.actions.messages import GroupCommand
 from vla_edge_ros.actions.planner import ActionPlanner
 from vla_edge_ros.control.admission import Admission
 from vla_edge_ros.control.clock import Clock
@@ -153,16 +154,26 @@ class Controller:
         record.skipped_ticks = tick - self._last_tick - 1
         self._last_tick = tick
         try:
-            self._run(record, times, sink)
+            commands = self._run(record, times, sink)
+            self._complete(record)
+            sink.prepare(record)
+            # All that can be done before is: from here on every microsecond may make the tick late.
+            self._clock.sleep_until(times.cutoff_ns)
+            for command in commands:
+                sink.command(command)
         except Exception as error:  # a defect here must still end in one decision, and in no motion
             record.decision = Decision.FAULT
             record.reason = f"internal error: {type(error).__name__}: {error}"
             self._fail(record.reason, traceback.format_exc())
             self._rest(record, times, sink)
+            self._complete(record)
+            sink.prepare(record)
+        sink.tick(record)
         self._finish(record, times, sink)
         return record
 
-    def _run(self, record: TickRecord, times: TickTimes, sink: Sink) -> None:
+    def _run(self, record: TickRecord, times: TickTimes, sink: Sink) -> list[GroupCommand]:
+        """Decide, and send what a trajectory controller takes; returns the commands for the cut-off."""
         self._apply_events(record, times, sink)
         record.hold_ns = max(0, times.effect_ns - self._fresh_effect_ns)
         overdue = self._result_of(self._work.take_overdue, record, record.started_ns)
@@ -178,12 +189,8 @@ class Controller:
             result = self._result_of(self._work.await_pass, record, times.cutoff_ns)
         record.decision, record.reason = self._decide(record, times, hold, result, overdue)
         self._act(record, times, sink)
-
-        self._clock.sleep_until(times.cutoff_ns)
         commands = self.planner.commands(times.effect_ns, record.hold_ns)
-        if self._is_enabled:
-            for command in commands:
-                sink.command(command)
+        return commands if self._is_enabled else []
 
     def _apply_events(self, record: TickRecord, times: TickTimes, sink: Sink) -> None:
         while self._events:
@@ -389,19 +396,20 @@ class Controller:
             self._is_stopped = True
             self._cancel(record.started_ns, times.effect_ns, record.effect_stamp_ns, sink)
 
-    def _finish(self, record: TickRecord, times: TickTimes, sink: Sink) -> None:
+    def _complete(self, record: TickRecord) -> None:
+        """What the record says beside its decision."""
         record.is_enabled = self._is_enabled
         record.retained_frames = len(self.memory.frames)
         if record.decision is Decision.SAFE_STOP and record.step is Step.HOLD:
             record.step = Step.STOP
-        action = self.planner.last_action
-        record.action = action
-        record.joint_states = self.planner.joints.take_untold()
-        self.admission.settle(record.is_miss)
-        self.promise.count(record, self.admission.config.target_miss_rate)
-        sink.tick(record)
+        record.action = self.planner.last_action
+        record.joint_states += self.planner.joints.take_untold()
+
+    def _finish(self, record: TickRecord, times: TickTimes, sink: Sink) -> None:
         record.published_ns = self._clock.now_ns()
         record.is_late = record.published_ns > times.effect_ns
+        self.admission.settle(record.is_miss)
+        self.promise.count(record, self.admission.config.target_miss_rate)
         self.decision_counts[record.decision] += 1
         totals = self.totals
         totals.ticks += 1

@@ -13,7 +13,11 @@ class Sink(Protocol):
 
     def command(self, command: GroupCommand) -> None: ...
 
-    def tick(self, record: TickRecord) -> None: ...
+    def prepare(self, record: TickRecord) -> None:
+        """Build what `tick` will send of this record, before the wait for the cut-off."""
+
+    def tick(self, record: TickRecord) -> None:
+        """Send what was prepared last, which is of this record."""
 
     def finished(self, record: TickRecord) -> None:
         """The tick's last message is out and its lateness is known; the record changes no more."""

@@ -42,6 +42,9 @@ class RecordingSink:
     def command(self, command) -> None:
         pass
 
+    def prepare(self, record: TickRecord) -> None:
+        pass
+
     def tick(self, record: TickRecord) -> None:
         pass
 

@@ -55,6 +55,7 @@ class RosSink:
             for name in telemetry(TickRecord(0, 0, 0, 0), promise.rates())
         }
         self._tick_message = TickMessage(node.get_fully_qualified_name(), plan_id)
+        self._told = b""
         self._figure = Float64()
         self._unsent: deque[tuple[TickRecord, Rates]] = deque(maxlen=MOST_UNSENT)
         self._recorder = recorder
@@ -76,8 +77,11 @@ class RosSink:
     def command(self, command: GroupCommand) -> None:
         self._groups[command.group].publish(command_message(command))
 
+    def prepare(self, record: TickRecord) -> None:
+        self._told = self._tick_message.of(record)
+
     def tick(self, record: TickRecord) -> None:
-        self._tick.publish(self._tick_message.of(record))
+        self._tick.publish(self._told)
 
     def finished(self, record: TickRecord) -> None:
         self._unsent.append((record, self._promise.rates()))

@@ -142,6 +142,9 @@ class _Sink:
     def command(self, command: GroupCommand) -> None:
         self._table.gripper.take(command.values)
 
+    def prepare(self, record: TickRecord) -> None:
+        pass
+
     def tick(self, record: TickRecord) -> None:
         tokens = self._engine.tokens
         if not self._repeats or tokens is None or not record.is_enabled or record.decision.is_fresh:
