@@ -24,11 +24,17 @@ from rich.console import Console
 from training.evaluate import CONDITIONS, evaluate
 from training.record import EPISODES, MUSTS, into_page, judged, merge
 from training.weights import weights_sha256
-from vla_edge_ros import output
 from vla_edge_ros.arguments import positive, whole
 from vla_edge_ros.errors import UserError
-from vla_edge_ros.evaluation.gpu_record import judge, verdict_table
-from vla_edge_ros.evaluation.record_parts import files_sha256, read_part, run_module, write_part
+from vla_edge_ros.evaluation.musts import report
+from vla_edge_ros.evaluation.record_parts import (
+    files_sha256,
+    read_part,
+    require_current,
+    run_module,
+    write_pages,
+    write_part,
+)
 from vla_edge_ros.evaluation.run_document import machine
 from vla_edge_ros.input import read_text
 
@@ -89,19 +95,13 @@ def run_condition(name: str, options: argparse.Namespace, until_s: float) -> boo
 def write_record(options: argparse.Namespace, console: Console) -> int:
     """Merge the parts, write the record and print the verdicts; 0 where every must is met."""
     record = merge(read_parts(options.parts))
-    if record["sources_sha256"] != sources_sha256():
-        raise UserError(f"{options.parts}: the parts are older than the sources: run their steps again")
+    require_current(record, sources_sha256(), options.parts)
     try:
         page = into_page(read_text(options.page, _MAX_PAGE_BYTES), record)
     except (OSError, ValueError) as error:
         raise UserError(f"{options.page}: cannot be read: {error}") from None
-    for path, text in (options.record, json.dumps(record, indent=1) + "\n"), (options.page, page):
-        output.prepare(path)
-        output.write_text(path, text)
-        console.print(f"written: {path}", soft_wrap=True)
-    flat = judged(record)
-    console.print(verdict_table(flat, MUSTS))
-    return 0 if all(verdict.is_met for verdict in judge(flat, MUSTS)) else 1
+    write_pages({options.record: json.dumps(record, indent=1) + "\n", options.page: page}, console)
+    return report(judged(record), MUSTS, console)
 
 
 def read_parts(folder: Path) -> list[dict]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from training.evaluate import SMALL_FRAMES
 from vla_edge_ros.errors import UserError
-from vla_edge_ros.evaluation.gpu_record import Must, Verdict, judge
+from vla_edge_ros.evaluation.musts import Must, Verdict, judge
 from vla_edge_ros.evaluation.record_parts import require_alike
 from vla_edge_ros.figures import in_words, percentiles, proportion
 

@@ -8,7 +8,7 @@ import pytest
 from vla_edge_ros.evaluation import deadline_check
 from vla_edge_ros.evaluation.deadline_check import main, sources_sha256
 from vla_edge_ros.evaluation.deadline_record import KEYS, MUSTS, merge, page
-from vla_edge_ros.evaluation.gpu_record import judge
+from vla_edge_ros.evaluation.musts import judge
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORD, PAGE = ROOT / "docs/benchmarks/deadline.json", ROOT / "docs/deadline.md"

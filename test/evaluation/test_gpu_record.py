@@ -7,7 +7,8 @@ import pytest
 from rich.console import Console
 
 from vla_edge_ros.errors import UserError
-from vla_edge_ros.evaluation.gpu_record import KEYS, MUSTS, judge, merge, stage_table, verdict_table
+from vla_edge_ros.evaluation.gpu_record import KEYS, MUSTS, merge, stage_table
+from vla_edge_ros.evaluation.musts import judge, verdict_table
 
 STAGES = ("fetch_and_rank", "vision", "prefill", "decode_step")
 
@@ -95,7 +96,7 @@ def test_a_record_has_every_figure_at_its_top_level():
 
 
 def test_every_figure_at_its_bound_is_met():
-    assert all(verdict.is_met for verdict in judge(RECORD))
+    assert all(verdict.is_met for verdict in judge(RECORD, MUSTS))
     assert len({must.key for must in MUSTS}) == len(MUSTS) == 15
 
 
@@ -103,22 +104,24 @@ def test_every_figure_at_its_bound_is_met():
 def test_each_must_that_is_missed_is_named_alone(must):
     step = {"<=": 1.001, ">=": 0.999}[must.sense]
     beyond = RECORD[must.key] + 1 if must.key == "late_publishes" else RECORD[must.key] * step
-    missed = [verdict.must for verdict in judge(RECORD | {must.key: beyond}) if verdict.is_met is False]
+    missed = [
+        verdict.must for verdict in judge(RECORD | {must.key: beyond}, MUSTS) if verdict.is_met is False
+    ]
     assert missed == [must]
 
 
 @pytest.mark.parametrize("must", MUSTS, ids=lambda must: must.key)
 def test_what_was_not_measured_is_not_met(must):
-    unknown = [verdict.must for verdict in judge(RECORD | {must.key: None}) if verdict.is_met is None]
+    unknown = [verdict.must for verdict in judge(RECORD | {must.key: None}, MUSTS) if verdict.is_met is None]
     assert unknown == [must]
 
 
 def test_bounds_that_follow_from_other_figures_follow_them():
-    slower = judge(RECORD | {"decode_step_ms_p50": 0.5})
+    slower = judge(RECORD | {"decode_step_ms_p50": 0.5}, MUSTS)
     assert [verdict.must.key for verdict in slower if not verdict.is_met] == ["abort_ms_p99"]
-    steadier = judge(RECORD | {"bare_loop_late": 2})
+    steadier = judge(RECORD | {"bare_loop_late": 2}, MUSTS)
     assert [verdict.must.key for verdict in steadier if not verdict.is_met] == ["late_publishes"]
-    blind = judge(RECORD | {"bare_loop_late": None, "decode_step_ms_p50": None})
+    blind = judge(RECORD | {"bare_loop_late": None, "decode_step_ms_p50": None}, MUSTS)
     assert [verdict.must.key for verdict in blind if verdict.is_met is None] == [
         "late_publishes",
         "abort_ms_p99",
@@ -129,7 +132,7 @@ def test_bounds_that_follow_from_other_figures_follow_them():
 def test_a_missing_or_failed_step_leaves_its_figures_unmeasured_and_the_others_as_they_are(step):
     without = record_without(step)
     assert merge(parts_of(FIGURES | {step: {}}))["roofline"] == without["roofline"]
-    verdicts = {verdict.must.key: verdict.is_met for verdict in judge(without)}
+    verdicts = {verdict.must.key: verdict.is_met for verdict in judge(without, MUSTS)}
     assert None in verdicts.values() and True in verdicts.values() and False not in verdicts.values()
 
 
@@ -156,7 +159,7 @@ def test_a_roofline_takes_products_into_account_where_their_rate_was_measured():
 def test_the_tables_can_be_printed_for_whatever_was_measured():
     console = Console(width=200, record=True, file=io.StringIO())
     for record in (RECORD, record_without("passes", "peers"), record_without("node", "gate", "sizes")):
-        console.print(verdict_table(record))
+        console.print(verdict_table(record, MUSTS))
         console.print(stage_table(record))
     text = console.export_text()
     assert "must met" in text and "not measured" in text and "MISSED" not in text

@@ -11,7 +11,7 @@ from training.evaluate import CONDITIONS
 from training.record import BEGIN, END, KEYS, MUSTS, gain_interval, into_page, judged, tables
 from training.weights import weights_sha256
 from vla_edge_ros.errors import UserError
-from vla_edge_ros.evaluation.gpu_record import judge
+from vla_edge_ros.evaluation.musts import judge
 from vla_edge_ros.figures import proportion
 
 ROOT = Path(__file__).resolve().parents[2]

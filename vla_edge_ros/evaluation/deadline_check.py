@@ -18,14 +18,20 @@ from pathlib import Path
 
 from rich.console import Console
 
-from vla_edge_ros import output
 from vla_edge_ros.arguments import positive, whole
 from vla_edge_ros.errors import UserError
 from vla_edge_ros.evaluation import virtual_ticks
 from vla_edge_ros.evaluation.admission_study import decision_us
 from vla_edge_ros.evaluation.deadline_record import MUSTS, STUDY_TICKS, TICKS, merge, page
-from vla_edge_ros.evaluation.gpu_record import judge, verdict_table
-from vla_edge_ros.evaluation.record_parts import files_sha256, read_part, run_module, write_part
+from vla_edge_ros.evaluation.musts import report
+from vla_edge_ros.evaluation.record_parts import (
+    files_sha256,
+    read_part,
+    require_current,
+    run_module,
+    write_pages,
+    write_part,
+)
 from vla_edge_ros.evaluation.run_document import machine
 
 MINUTES, STRETCH_S = 30.0, 300.0
@@ -125,17 +131,9 @@ def read_parts(folder: Path) -> list[dict]:
 def write_record(options: Options, console: Console) -> int:
     """Merge the parts, write record and page, and print the verdicts; 0 where every must is met."""
     record = merge(read_parts(options.parts))
-    if record["sources_sha256"] != sources_sha256():
-        raise UserError(f"{options.parts}: the parts are older than the sources: run their steps again")
-    for path, text in (
-        (options.record, json.dumps(record, indent=1) + "\n"),
-        (options.page, page(record)),
-    ):
-        output.prepare(path)
-        output.write_text(path, text)
-        console.print(f"written: {path}", soft_wrap=True)
-    console.print(verdict_table(record, MUSTS))
-    return 0 if all(verdict.is_met for verdict in judge(record, MUSTS)) else 1
+    require_current(record, sources_sha256(), options.parts)
+    write_pages({options.record: json.dumps(record, indent=1) + "\n", options.page: page(record)}, console)
+    return report(record, MUSTS, console)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -6,7 +6,7 @@ A part is what one step of `deadline_check` wrote: `step`, `sources_sha256`, `de
 
 from collections.abc import Sequence
 
-from vla_edge_ros.evaluation.gpu_record import Must, Record, Verdict, bare_loop_and_two, judge
+from vla_edge_ros.evaluation.musts import Must, Record, Verdict, bare_loop_and_two, judge
 from vla_edge_ros.evaluation.record_parts import require_alike
 from vla_edge_ros.figures import in_words
 

@@ -26,8 +26,9 @@ from vla_edge_ros.engine.cuda import nvidia_smi
 from vla_edge_ros.engine.cuda.sources import sources_sha256
 from vla_edge_ros.engine.presets import PRESETS
 from vla_edge_ros.errors import UserError
-from vla_edge_ros.evaluation.gpu_record import PASSES, TICKS, judge, merge, stage_table, verdict_table
-from vla_edge_ros.evaluation.record_parts import read_part, versions
+from vla_edge_ros.evaluation.gpu_record import MUSTS, PASSES, TICKS, merge, stage_table
+from vla_edge_ros.evaluation.musts import report
+from vla_edge_ros.evaluation.record_parts import read_part, require_current, versions, write_pages
 
 MODEL = "qwen2.5-coder-1.5b"
 SLOTS = 4096
@@ -134,21 +135,18 @@ def write_record(options: Options, console: Console) -> int:
     """Merge the parts into the record and print the verdicts; 0 where every must is met."""
     parts = read_parts(options.parts)
     record = merge(parts)
-    if record["sources_sha256"] != sources_sha256():
-        raise UserError(f"{options.parts}: the parts are older than the sources: run their steps again")
-    path = options.record or _record_path(record["device"])
-    output.prepare(path)
-    output.write_text(path, json.dumps(record, indent=1) + "\n")
+    require_current(record, sources_sha256(), options.parts)
     for name, peer in record.get("peers", {}).get("competitors", {}).items():
         if "failed" in peer:
             console.print(f"{name}: not counted: {peer['failed']}", markup=False, soft_wrap=True)
     console.print(stage_table(record))
-    console.print(verdict_table(record))
-    console.print(f"written: {path}", soft_wrap=True)
+    code = report(record, MUSTS, console)
+    path = options.record or _record_path(record["device"])
+    write_pages({path: json.dumps(record, indent=1) + "\n"}, console)
     failed = [step for step, part in parts.items() if part["exit_code"]]
     for step in failed:
         console.print(f"the step {step} ended with exit code {parts[step]['exit_code']}", style="red")
-    return 0 if not failed and all(verdict.is_met for verdict in judge(record)) else 1
+    return 1 if failed else code
 
 
 def _record_path(device: str) -> Path:

@@ -1,21 +1,18 @@
-"""The record of a run on a GPU: put together from the parts of its steps, and judged.
+"""The record of a run on a GPU: put together from the parts of its steps, and what it must be.
 
 A part is what one step wrote: `step`, `sources_sha256`, `device`, `driver`, `date`, `versions`, `wall_s`,
 `exit_code`, and `figures`, the step's own document.
 """
 
-import operator
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 
 from rich.table import Table
 from rich.text import Text
 
 from vla_edge_ros.engine.cuda.roofline import roofline
+from vla_edge_ros.evaluation.musts import Must, Record, bare_loop_and_two
 from vla_edge_ros.evaluation.record_parts import require_alike
 from vla_edge_ros.figures import in_words
-
-Record = Mapping[str, object]
 
 KEYS = (
     *("read_ceiling_gbps", "copy_ceiling_gbps", "decode_fraction_of_read", "decode_fraction_of_copy"),
@@ -98,37 +95,12 @@ def _rooflines(passes: Record, bf16_tflops: float | None) -> dict[str, dict]:
     }
 
 
-Bound = float | Callable[[Record], float | None]
-
-
-@dataclass(frozen=True, slots=True)
-class Must:
-    """A figure with what it must be and what it is to become; a bound may follow from another figure."""
-
-    what: str
-    key: str
-    sense: str
-    must: Bound
-    aim: Bound | None = None
-    unit: str = ""
-    scale: float = 1.0
-
-    def words(self, value: float | None) -> str:
-        """A value of this figure as people read it."""
-        return in_words(None if value is None else value * self.scale, 2 if self.unit else 0, self.unit)
-
-
 def _decode_step(share: float) -> Callable[[Record], float | None]:
     def bound(record: Record) -> float | None:
         step_ms = record.get("decode_step_ms_p50")
         return None if step_ms is None else share * step_ms
 
     return bound
-
-
-def bare_loop_and_two(record: Record) -> float | None:
-    late = record.get("bare_loop_late")
-    return None if late is None else late + 2
 
 
 MUSTS = (
@@ -150,33 +122,6 @@ MUSTS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """is_met: of the must, None where the figure or its bound was not measured."""
-
-    must: Must
-    measured: float | None
-    bound: float | None
-    aim: float | None
-    is_met: bool | None
-    is_aim_met: bool | None
-
-
-def judge(record: Record, musts: Sequence[Must] = MUSTS) -> list[Verdict]:
-    return [_verdict(must, record) for must in musts]
-
-
-def _verdict(must: Must, record: Record) -> Verdict:
-    measured = record.get(must.key)
-    bound, aim = (limit(record) if callable(limit) else limit for limit in (must.must, must.aim))
-    compare = {"<=": operator.le, ">=": operator.ge}[must.sense]
-
-    def is_within(limit: float | None) -> bool | None:
-        return None if measured is None or limit is None else compare(measured, limit)
-
-    return Verdict(must, measured, bound, aim, is_within(bound), is_within(aim))
-
-
 def stage_table(record: Record) -> Table:
     """Time, bytes and FLOPs of each stage of a pass, and how near the stage is to its roofline."""
     rate = record["bf16_tflops"]
@@ -194,20 +139,4 @@ def stage_table(record: Record) -> Table:
                 share = None if row["share"] is None else 100 * row["share"]
                 words = (in_words(float(figure), 1) for figure in figures)
                 table.add_row(str(model), memory, stage, *words, in_words(share, 1, "%"))
-    return table
-
-
-def verdict_table(record: Record, musts: Sequence[Must] = MUSTS) -> Table:
-    """figure, must, aim, measured, verdict."""
-    driver = f", driver {record['driver']}" if "driver" in record else ""
-    table = Table(title=Text(record["device"] + driver))
-    for column in ("figure", "must", "aim", "measured", "verdict"):
-        table.add_column(column, justify="left" if column in ("figure", "verdict") else "right")
-    for verdict in judge(record, musts):
-        must = verdict.must
-        word = {None: "not measured", True: "must met", False: "[red]MISSED[/red]"}[verdict.is_met]
-        if verdict.is_met and verdict.is_aim_met:
-            word = "aim met"
-        bound = f"{must.sense} {must.words(verdict.bound)}"
-        table.add_row(must.what, bound, must.words(verdict.aim), must.words(verdict.measured), word)
     return table

@@ -15,6 +15,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TypedDict
 
+from rich.console import Console
+
 from vla_edge_ros import output
 from vla_edge_ros.errors import UserError
 from vla_edge_ros.evaluation.json_shape import WrongShape, check
@@ -99,6 +101,20 @@ def require_alike(parts: Collection[dict], names: Iterable[str]) -> None:
         if len({part[name] for part in parts}) > 1:
             told = dict.fromkeys(f"{part['step']} of {str(part[name])[:16]}" for part in parts)
             raise UserError(f"the parts are of different {name}: {', '.join(told)}; run the older ones again")
+
+
+def require_current(record: Mapping, sources_sha256: str, folder: Path) -> None:
+    """Raises UserError, one line, where the record of the parts in `folder` is of other sources."""
+    if record["sources_sha256"] != sources_sha256:
+        raise UserError(f"{folder}: the parts are older than the sources: run their steps again")
+
+
+def write_pages(pages: Mapping[Path, str], console: Console) -> None:
+    """Write these texts, and say where."""
+    for path, text in pages.items():
+        output.prepare(path)
+        output.write_text(path, text)
+        console.print(f"written: {path}", soft_wrap=True)
 
 
 def run_module(module: str, *words: object) -> dict:
