@@ -104,7 +104,7 @@ Whatever the fault, this must hold too:
 """
 
 PAGE_MIDDLE = """
-Each row is a case of `test/nodes/test_inject.py`; those of `engine.backend cuda` are run by
+Each row but those of `engine.backend cuda` is a case of `test/nodes/test_inject.py`; those are run by
 `scripts/gpu_check.sh faults`. A fault that the engine in use cannot have is not injected: a line says so, and
 it does not count as passed. A killed process leaves the shared memory of Fast DDS behind, about 20 MB in
 /dev/shm: `fastdds shm clean` frees it.
