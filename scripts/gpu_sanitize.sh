@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# On a machine with an NVIDIA GPU: passes of `tiny` and of two layers of each Qwen2 preset under
-# compute-sanitizer, for memory errors and for wrong use of barriers. usage: scripts/gpu_sanitize.sh       (about 1 minute; exit code 1 on any error)
+# On a machine with an NVIDIA GPU: passes of `tiny` and of two layers of each Qwen2 preset under compute-sanitizer,
+# for memory errors and for wrong use of barriers. usage: scripts/gpu_sanitize.sh  (some 20 s; exit code 1 on any error)
 #
 # Not racecheck: it does not follow mbarriers, which order every bulk copy (docs/kernels.md). The gate's 1,000 equal
 # repeats stand for it.
