@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from training.evaluate import SMALL_FRAMES
 from vla_edge_ros.errors import UserError
-from vla_edge_ros.evaluation.musts import Must, Verdict, judge
+from vla_edge_ros.evaluation.musts import Must, markdown_table
 from vla_edge_ros.evaluation.record_parts import require_alike
 from vla_edge_ros.figures import in_words, percentiles, proportion
 
@@ -135,9 +135,7 @@ def tables(record: Mapping) -> str:
     live, pass_ms = record["live"], record["pass_ms"]
     return "\n".join(
         [
-            "| figure | must | measured | |",
-            "|---|---|---|---|",
-            *(_verdict_row(verdict) for verdict in judge(judged(record), MUSTS)),
+            *markdown_table(judged(record), MUSTS),
             "",
             "| task | success | episodes | 95 % |",
             "|---|---|---|---|",
@@ -150,13 +148,6 @@ def tables(record: Mapping) -> str:
             f"{in_words(pass_ms['p99'], 1, 'ms')} (p99). The other conditions are not in real time.",
         ]
     )
-
-
-def _verdict_row(verdict: Verdict) -> str:
-    must = verdict.must
-    said = {None: "not measured", True: "met", False: "**missed**"}[verdict.is_met]
-    bound, measured = must.words(verdict.bound), must.words(verdict.measured)
-    return f"| {must.what} | {must.sense} {bound} | {measured} | {said} |"
 
 
 def _success_row(name: str, success: Mapping | None) -> str:

@@ -6,7 +6,7 @@ A part is what one step of `deadline_check` wrote: `step`, `sources_sha256`, `de
 
 from collections.abc import Sequence
 
-from vla_edge_ros.evaluation.musts import Must, Record, Verdict, bare_loop_and_two, judge
+from vla_edge_ros.evaluation.musts import Must, Record, bare_loop_and_two, markdown_table
 from vla_edge_ros.evaluation.record_parts import require_alike
 from vla_edge_ros.figures import in_words
 
@@ -90,9 +90,7 @@ def page(record: Record) -> str:
         "Generated from `docs/benchmarks/deadline.json` by "
         "`python -m vla_edge_ros.evaluation.deadline_check record`.",
         "",
-        "| figure | must | measured | |",
-        "|---|---|---|---|",
-        *(_row(verdict) for verdict in judge(record, MUSTS)),
+        *markdown_table(record, MUSTS),
         "",
         f"{record['device']}, {machine['cores']} cores, {machine['platform']}; {versions}; "
         f"{record['date'][:10]}.",
@@ -107,13 +105,6 @@ def page(record: Record) -> str:
         "",
     ]
     return "\n".join(lines)
-
-
-def _row(verdict: Verdict) -> str:
-    must = verdict.must
-    said = {None: "not measured", True: "met", False: "**missed**"}[verdict.is_met]
-    bound, measured = must.words(verdict.bound), must.words(verdict.measured)
-    return f"| {must.what} | {must.sense} {bound} | {measured} | {said} |"
 
 
 def _sum(name: str, figures: Sequence[dict]) -> float:

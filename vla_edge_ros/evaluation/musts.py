@@ -79,6 +79,22 @@ def verdict_table(record: Record, musts: Sequence[Must]) -> Table:
     return table
 
 
+def markdown_table(record: Record, musts: Sequence[Must]) -> list[str]:
+    """Lines of Markdown: figure, must, measured, verdict."""
+    return [
+        "| figure | must | measured | |",
+        "|---|---|---|---|",
+        *(_markdown_row(verdict) for verdict in judge(record, musts)),
+    ]
+
+
+def _markdown_row(verdict: Verdict) -> str:
+    must = verdict.must
+    said = {None: "not measured", True: "met", False: "**missed**"}[verdict.is_met]
+    bound, measured = must.words(verdict.bound), must.words(verdict.measured)
+    return f"| {must.what} | {must.sense} {bound} | {measured} | {said} |"
+
+
 def report(record: Record, musts: Sequence[Must], console: Console) -> int:
     """Print every figure beside what it must be; 0 where all are met."""
     console.print(verdict_table(record, musts))
