@@ -27,7 +27,7 @@ from vla_edge_ros.arguments import positive, whole
 from vla_edge_ros.control import settings
 from vla_edge_ros.engine.presets import PRESETS, model_folder
 from vla_edge_ros.errors import UserError
-from vla_edge_ros.evaluation.arguments import add_parameter_argument, given_parameters
+from vla_edge_ros.evaluation.arguments import add_parameter_argument, given_parameters, refuse_own
 from vla_edge_ros.evaluation.bags import TRUNCATED, Bag, open_bag
 from vla_edge_ros.evaluation.json_shape import check
 from vla_edge_ros.input import read_text
@@ -86,9 +86,7 @@ def run(args: argparse.Namespace) -> int:
     until_s = time.monotonic() + 60 * args.minutes
     policy = load_untrained_policy(args.config)
     given = given_parameters(args)
-    for name in _OWN:
-        if name in given:
-            raise UserError(f"--param {name}: train sets it itself; leave it out")
+    refuse_own(given, _OWN, "train")
     parameters = node_parameters(policy) | given
     deployment = validate_all(parameters | {"engine.model": PRESET})
     device = _device(args.device)

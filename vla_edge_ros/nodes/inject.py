@@ -15,7 +15,7 @@ from vla_edge_ros.arguments import positive
 from vla_edge_ros.engine.factory import cuda_obstacle
 from vla_edge_ros.errors import UserError
 from vla_edge_ros.evaluation import run_document
-from vla_edge_ros.evaluation.arguments import add_parameter_argument, given_parameters
+from vla_edge_ros.evaluation.arguments import add_parameter_argument, given_parameters, refuse_own
 from vla_edge_ros.evaluation.fault_verdict import Injection, broken, judge
 from vla_edge_ros.evaluation.faults import FAULTS, Fault
 from vla_edge_ros.evaluation.recorded_run import RecordedRun
@@ -51,8 +51,7 @@ def run(args: argparse.Namespace) -> int:
     """Inject and print the table; 0 if all was kept that the table of faults says, 1 if not."""
     console = Console()
     given = given_parameters(args)
-    for name in OWN.keys() & given.keys():
-        raise UserError(f"--param {name}: inject sets it itself; leave it out")
+    refuse_own(given, OWN, "inject")
     if args.json is not None:
         output.prepare(args.json)
     values = validate_all(given | OWN)
