@@ -5,6 +5,7 @@ A part is what one step of training/benchmark.py measured: `step`, `weights_sha2
 """
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from training.evaluate import SMALL_FRAMES
 from vla_edge_ros.errors import UserError
@@ -107,12 +108,15 @@ def judged(record: Mapping) -> dict:
 BEGIN, END = "<!-- written by python -m training.benchmark record -->", "<!-- to here -->"
 
 
-def into_page(text: str, record: Mapping) -> str:
-    """A page with what stands between BEGIN and END written anew. Raises UserError where it has neither."""
+def into_page(path: Path, text: str, record: Mapping) -> str:
+    """The page's text with what stands between BEGIN and END written anew.
+
+    Raises UserError, which names `path`, where it has neither.
+    """
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not (begin and end):
-        raise UserError(f"the page has no place for the record: it needs a line {BEGIN} and a line {END}")
+        raise UserError(f"{path}: has no place for the record: it needs a line {BEGIN} and a line {END}")
     return f"{before}{BEGIN}\n\n{tables(record)}\n\n{END}{after}"
 
 

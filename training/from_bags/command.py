@@ -26,7 +26,7 @@ from vla_edge_ros.actions.policy import Kind, Policy, load_policy, load_untraine
 from vla_edge_ros.arguments import positive, whole
 from vla_edge_ros.control import settings
 from vla_edge_ros.engine.presets import PRESETS, model_folder
-from vla_edge_ros.errors import UserError
+from vla_edge_ros.errors import UserError, reason_of
 from vla_edge_ros.evaluation.arguments import add_parameter_argument, given_parameters, refuse_own
 from vla_edge_ros.evaluation.bags import TRUNCATED, Bag, open_bag
 from vla_edge_ros.evaluation.json_shape import check
@@ -220,7 +220,7 @@ def _initial_weights() -> tuple[dict[str, Tensor] | None, str]:
             TinyVla(PRESETS[PRESET]).load_state_dict(weights)
         except (OSError, RuntimeError, SafetensorError) as error:
             raise UserError(
-                f"{path}: no weights to begin from: {error}; restore or remove {folder}"
+                f"{path}: no weights to begin from: {reason_of(error)}; restore or remove {folder}"
             ) from None
         return weights, f"the weights of {folder}"
     return None, f"random weights: {folder} is missing"
