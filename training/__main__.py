@@ -97,7 +97,8 @@ def _finish(arguments: argparse.Namespace, until_s: float) -> int:
         results_path.write_text(json.dumps(results, indent=2) + "\n")
         print(in_words(name, success), flush=True)
         if time.monotonic() > until_s and name != missing[-1]:
-            return _unfinished(f"evaluation, {len(results)} of {len(wanted)} conditions")
+            n_done = sum(name in results for name in wanted)
+            return _unfinished(f"evaluation, {n_done} of {len(wanted)} conditions")
     write_card(json.loads((out / "progress.json").read_text()), results, model)
     print(f"{model}: written; copied to models/tiny-vla of the repository it is the preset's")
     return 0
