@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from training.hints import N_HINTS, hints_of
+from vla_edge_ros.arguments import whole
 from vla_edge_ros.control import settings
 from vla_edge_ros.engine.vision import FRAME_HEIGHT, FRAME_WIDTH
 from vla_edge_ros.parameters import validate_all
@@ -244,8 +245,8 @@ def generate(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, prog="python -m training.rollouts")
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--episodes", type=int, default=6000)
-    parser.add_argument("--processes", type=int, default=os.cpu_count())
+    parser.add_argument("--episodes", type=whole(1), default=6000)
+    parser.add_argument("--processes", type=whole(1), default=os.cpu_count())
     arguments = parser.parse_args()
     generate(arguments.folder, arguments.episodes, arguments.processes)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from vla_edge_ros.arguments import whole
 from vla_edge_ros.share import share_directory
 from vla_edge_ros.simulation.environment import Environment
 from vla_edge_ros.simulation.scene import N_JOINTS
@@ -49,7 +50,7 @@ def statistics_text(dataset: str, action: Mapping[str, list]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, prog="python -m training.statistics")
-    parser.add_argument("--episodes", type=int, default=200, help="of each task (default: 200)")
+    parser.add_argument("--episodes", type=whole(1), default=200, help="of each task (default: 200)")
     default = share_directory() / "config/policies/tiny_vla_statistics.json"
     parser.add_argument("--out", type=Path, default=default)
     arguments = parser.parse_args()
