@@ -32,7 +32,7 @@ from vla_edge_ros.evaluation.sample_motion import RATE_HZ, scene_at
 from vla_edge_ros.evaluation.sample_scene import draw
 from vla_edge_ros.figures import in_words
 from vla_edge_ros.nodes.engine_process import engine_of
-from vla_edge_ros.nodes.live_run import LiveRun, run_live
+from vla_edge_ros.nodes.live_run import LiveRun, resting, run_live
 from vla_edge_ros.parameters import validate_all
 from vla_edge_ros.perception.benchmark import camera_callback_times
 
@@ -91,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
                 bag.pick_image_topic(),
                 values,
                 seconds,
-                joints={d.name: min(max(0.0, d.min), d.max) for d in policy.dimensions},
+                joints=resting(policy.dimensions),
                 each=processes.look,
             )
             recorded = run_live(live, console)
