@@ -10,6 +10,7 @@ from typing import TypedDict
 
 import torch
 
+from training import UNFINISHED
 from training.evaluate import CONDITIONS, evaluate, in_words
 from training.publish import write_card, write_model
 from training.rollouts import generate
@@ -29,8 +30,6 @@ SMOKE = {
 }
 """Enough to run every line in seconds; the policy that comes out can do nothing."""
 
-UNFINISHED = 3
-"""Exit code where time was up before the end: call again with the same options."""
 _MAX_RESULTS_BYTES = 1_000_000
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from training import UNFINISHED
 from training.evaluate import CONDITIONS, evaluate
 from training.record import EPISODES, MUSTS, into_page, judged, merge
 from training.weights import weights_sha256
@@ -40,7 +41,6 @@ from vla_edge_ros.input import read_text
 
 LIVE_EPISODES = 20
 """Of a part of `live`: about a minute and a half."""
-UNFINISHED = 3
 
 _LIVE = "vla_edge_ros.nodes.policy_live"
 

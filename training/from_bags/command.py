@@ -15,6 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from training import UNFINISHED
 from training.from_bags import cost, policy_files
 from training.from_bags.dataset import Data, make_data
 from training.from_bags.episodes import BagEpisode, describe, read_episodes
@@ -32,9 +33,6 @@ from vla_edge_ros.evaluation.bags import TRUNCATED, Bag, open_bag
 from vla_edge_ros.evaluation.json_shape import check
 from vla_edge_ros.input import read_text
 from vla_edge_ros.parameters import validate_all
-
-UNFINISHED = 3
-"""Exit code where time was up before the end: what there is by then is written, and can be gone on with."""
 
 STRIDE_S = 28 / 30
 """From one retained frame to the next, as `tiny-vla` was trained with."""
