@@ -1,13 +1,10 @@
 """Fixtures shared by all tests."""
 
 import os
-import sys
 from pathlib import Path
 
 import pytest
-
-from vla_edge_ros.nodes.private_domain import private_domain
-from vla_edge_ros.share import large_image_variables
+from processes import private_ros_environment
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -36,14 +33,5 @@ def has_renderer():
 @pytest.fixture(scope="module")
 def ros_environment():
     """An environment with a ROS domain of its own on this computer, for this process and its children."""
-    changes = {
-        "AMENT_PREFIX_PATH": os.environ.get("AMENT_PREFIX_PATH") or sys.prefix,
-        "RMW_IMPLEMENTATION": "rmw_fastrtps_cpp",
-    }
-    with private_domain(changes):
-        changes.update(large_image_variables(changes))
-        before = {name: os.environ.get(name) for name in changes}
-        os.environ.update(changes)
+    with private_ros_environment():
         yield {**os.environ, "PYTHONPATH": str(ROOT)}
-    for name, value in before.items():
-        os.environ.pop(name) if value is None else os.environ.update({name: value})

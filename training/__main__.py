@@ -10,6 +10,7 @@ from typing import TypedDict
 
 import torch
 
+from training import UNFINISHED
 from training.evaluate import CONDITIONS, evaluate, in_words
 from training.publish import write_card, write_model
 from training.rollouts import generate
@@ -29,8 +30,6 @@ SMOKE = {
 }
 """Enough to run every line in seconds; the policy that comes out can do nothing."""
 
-UNFINISHED = 3
-"""Exit code where time was up before the end: call again with the same options."""
 _MAX_RESULTS_BYTES = 1_000_000
 
 
@@ -97,7 +96,8 @@ def _finish(arguments: argparse.Namespace, until_s: float) -> int:
         results_path.write_text(json.dumps(results, indent=2) + "\n")
         print(in_words(name, success), flush=True)
         if time.monotonic() > until_s and name != missing[-1]:
-            return _unfinished(f"evaluation, {len(results)} of {len(wanted)} conditions")
+            n_done = sum(name in results for name in wanted)
+            return _unfinished(f"evaluation, {n_done} of {len(wanted)} conditions")
     write_card(json.loads((out / "progress.json").read_text()), results, model)
     print(f"{model}: written; copied to models/tiny-vla of the repository it is the preset's")
     return 0

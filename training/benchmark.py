@@ -21,11 +21,12 @@ from pathlib import Path
 
 from rich.console import Console
 
+from training import UNFINISHED
 from training.evaluate import CONDITIONS, evaluate
 from training.record import EPISODES, MUSTS, into_page, judged, merge
 from training.weights import weights_sha256
 from vla_edge_ros.arguments import positive, whole
-from vla_edge_ros.errors import UserError
+from vla_edge_ros.errors import UserError, reason_of
 from vla_edge_ros.evaluation.musts import report
 from vla_edge_ros.evaluation.record_parts import (
     files_sha256,
@@ -40,7 +41,6 @@ from vla_edge_ros.input import read_text
 
 LIVE_EPISODES = 20
 """Of a part of `live`: about a minute and a half."""
-UNFINISHED = 3
 
 _LIVE = "vla_edge_ros.nodes.policy_live"
 
@@ -97,9 +97,11 @@ def write_record(options: argparse.Namespace, console: Console) -> int:
     record = merge(read_parts(options.parts))
     require_current(record, sources_sha256(), options.parts)
     try:
-        page = into_page(read_text(options.page, _MAX_PAGE_BYTES), record)
+        page = into_page(options.page, read_text(options.page, _MAX_PAGE_BYTES), record)
     except (OSError, ValueError) as error:
-        raise UserError(f"{options.page}: cannot be read: {error}") from None
+        raise UserError(
+            f"{options.page}: cannot be read: {reason_of(error)}; name the page of the record with --page"
+        ) from None
     write_pages({options.record: json.dumps(record, indent=1) + "\n", options.page: page}, console)
     return report(judged(record), MUSTS, console)
 

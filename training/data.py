@@ -16,6 +16,7 @@ from training.labels import action_rows
 from training.rollouts import Sequence, load
 from vla_edge_ros.control import settings
 from vla_edge_ros.engine.vision import FRAME_HEIGHT, FRAME_WIDTH
+from vla_edge_ros.errors import reason_of
 from vla_edge_ros.simulation.environment import arm_policy
 
 
@@ -62,8 +63,8 @@ def _load(path: Path) -> list[Sequence]:
         return load(path)
     except (OSError, EOFError, ValueError, LookupError, zipfile.BadZipFile, zlib.error) as error:
         raise UnfitData(
-            f"{path}: is no shard of roll-outs as they are written today: {error}; remove it and make it "
-            "again"
+            f"{path}: is no shard of roll-outs as they are written today: {reason_of(error)}; "
+            "remove it and make it again"
         ) from None
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from rosbags.rosbag2 import StoragePlugin, Writer
 
 from vla_edge_ros.actions.policy import Policy
+from vla_edge_ros.arguments import whole
 from vla_edge_ros.evaluation.message_types import (
     IMAGE,
     JOINT_STATE,
@@ -84,8 +85,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, prog="python -m training.expert_bag")
     parser.add_argument("out", type=Path, help="folder to make; it must not be there yet")
     parser.add_argument("--task", choices=list(TASKS), default="reach", help="default: %(default)s")
-    parser.add_argument("--episodes", type=int, default=40, help="default: %(default)s")
-    parser.add_argument("--seed", type=int, default=2_000_000, help="of the first (default: %(default)s)")
+    parser.add_argument("--episodes", type=whole(1), default=40, help="default: %(default)s")
+    parser.add_argument(
+        "--seed", type=whole(0), default=2_000_000, help="of the first (default: %(default)s)"
+    )
     arguments = parser.parse_args()
     if arguments.out.exists():
         print(f"{arguments.out}: already there; name a new folder", file=sys.stderr)

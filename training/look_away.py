@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from training.evaluate import SMALL_FRAMES, in_words, slots_for
+from vla_edge_ros.arguments import whole
 from vla_edge_ros.figures import proportion
 from vla_edge_ros.memory.slots import FRAME_TOKENS
 from vla_edge_ros.simulation.environment import HOLD, Environment
@@ -87,7 +88,7 @@ def study(model: str, episodes: int) -> Iterator[tuple[str, dict, dict]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, prog="python -m training.look_away")
     parser.add_argument("model", nargs="?", default="tiny-vla", help="a preset or a directory")
-    parser.add_argument("--episodes", type=int, default=40, help="of each condition (default: 40)")
+    parser.add_argument("--episodes", type=whole(1), default=40, help="of each condition (default: 40)")
     arguments = parser.parse_args()
     print(f"memory of {SMALL_FRAMES} frames of {FRAME_TOKENS} tokens, {arguments.episodes} episodes each")
     for name, success, remembered in study(arguments.model, arguments.episodes):

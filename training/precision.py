@@ -16,6 +16,7 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from training.evaluate import CONDITIONS, evaluate, in_words
+from vla_edge_ros.arguments import whole
 from vla_edge_ros.engine.cuda.upload import bf16_rounded
 from vla_edge_ros.share import share_directory
 
@@ -50,10 +51,10 @@ def main() -> None:
     parser.add_argument(
         "model", type=Path, nargs="?", default=share_directory() / "models/tiny-vla", help="a directory"
     )
-    parser.add_argument("--episodes", type=int, default=200, help="of each condition (default: 200)")
+    parser.add_argument("--episodes", type=whole(1), default=200, help="of each condition (default: 200)")
     parser.add_argument("--condition", choices=list(CONDITIONS), action="append", help="default: reach")
     parser.add_argument("--precision", choices=PRECISIONS, action="append", help="default: all")
-    parser.add_argument("--processes", type=int, default=os.cpu_count())
+    parser.add_argument("--processes", type=whole(1), default=os.cpu_count())
     parser.add_argument("--json", type=Path, help="write the results there too")
     arguments = parser.parse_args()
     results: dict[str, dict] = {}

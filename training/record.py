@@ -5,10 +5,11 @@ A part is what one step of training/benchmark.py measured: `step`, `weights_sha2
 """
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from training.evaluate import SMALL_FRAMES
 from vla_edge_ros.errors import UserError
-from vla_edge_ros.evaluation.musts import Must, Verdict, judge
+from vla_edge_ros.evaluation.musts import Must, markdown_table
 from vla_edge_ros.evaluation.record_parts import require_alike
 from vla_edge_ros.figures import in_words, percentiles, proportion
 
@@ -107,12 +108,15 @@ def judged(record: Mapping) -> dict:
 BEGIN, END = "<!-- written by python -m training.benchmark record -->", "<!-- to here -->"
 
 
-def into_page(text: str, record: Mapping) -> str:
-    """A page with what stands between BEGIN and END written anew. Raises UserError where it has neither."""
+def into_page(path: Path, text: str, record: Mapping) -> str:
+    """The page's text with what stands between BEGIN and END written anew.
+
+    Raises UserError, which names `path`, where it has neither.
+    """
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not (begin and end):
-        raise UserError(f"the page has no place for the record: it needs a line {BEGIN} and a line {END}")
+        raise UserError(f"{path}: has no place for the record: it needs a line {BEGIN} and a line {END}")
     return f"{before}{BEGIN}\n\n{tables(record)}\n\n{END}{after}"
 
 
@@ -135,9 +139,7 @@ def tables(record: Mapping) -> str:
     live, pass_ms = record["live"], record["pass_ms"]
     return "\n".join(
         [
-            "| figure | must | measured | |",
-            "|---|---|---|---|",
-            *(_verdict_row(verdict) for verdict in judge(judged(record), MUSTS)),
+            *markdown_table(judged(record), MUSTS),
             "",
             "| task | success | episodes | 95 % |",
             "|---|---|---|---|",
@@ -150,13 +152,6 @@ def tables(record: Mapping) -> str:
             f"{in_words(pass_ms['p99'], 1, 'ms')} (p99). The other conditions are not in real time.",
         ]
     )
-
-
-def _verdict_row(verdict: Verdict) -> str:
-    must = verdict.must
-    said = {None: "not measured", True: "met", False: "**missed**"}[verdict.is_met]
-    bound, measured = must.words(verdict.bound), must.words(verdict.measured)
-    return f"| {must.what} | {must.sense} {bound} | {measured} | {said} |"
 
 
 def _success_row(name: str, success: Mapping | None) -> str:

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from training.hints import N_HINTS, hints_of
+from training.hints import hints_of
+from vla_edge_ros.arguments import whole
 from vla_edge_ros.control import settings
 from vla_edge_ros.engine.vision import FRAME_HEIGHT, FRAME_WIDTH
 from vla_edge_ros.parameters import validate_all
@@ -45,7 +46,7 @@ class Sequence:
 
     prompt: (P,) int32. ticks: (n,) int32, rising. frames: (n, 64, 128, 3) uint8, at the ticks' starts.
     actions: (n, 8) float32, what the expert would do there, without the noise that it was moved with.
-    hints: (n, N_HINTS) float32, NaN where unknown; None where nothing is.
+    hints: (n, N_HINTS) float32, NaN where unknown.
     Every frame that the deployed memory would be offered and retain at its stride is among them.
     """
 
@@ -54,7 +55,7 @@ class Sequence:
     ticks: np.ndarray
     frames: np.ndarray
     actions: np.ndarray
-    hints: np.ndarray | None = None
+    hints: np.ndarray
 
 
 class _Recording:
@@ -131,13 +132,6 @@ def roll_out(environment: Environment, task: str, seed: int) -> list[Sequence]:
     return [sequence for sequence in sequences if sequence is not None]
 
 
-def known_hints(sequence: Sequence) -> np.ndarray:
-    """(n, N_HINTS) float32, NaN where unknown."""
-    if sequence.hints is not None:
-        return sequence.hints
-    return np.full((len(sequence.ticks), N_HINTS), np.nan, np.float32)
-
-
 def save(path: Path, sequences: Items[Sequence]) -> None:
     """Write a shard; it appears whole or not at all."""
     prompts = np.zeros((len(sequences), max(len(s.prompt) for s in sequences)), np.int32)
@@ -154,7 +148,7 @@ def save(path: Path, sequences: Items[Sequence]) -> None:
         # A frame differs little from the one before: differences compress to a fraction.
         frames=_differences(np.concatenate([s.frames for s in sequences])),
         actions=np.concatenate([s.actions for s in sequences]),
-        hints=np.concatenate([known_hints(s) for s in sequences]),
+        hints=np.concatenate([s.hints for s in sequences]),
     )
     os.replace(partial_path, path)
 
@@ -244,8 +238,8 @@ def generate(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, prog="python -m training.rollouts")
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--episodes", type=int, default=6000)
-    parser.add_argument("--processes", type=int, default=os.cpu_count())
+    parser.add_argument("--episodes", type=whole(1), default=6000)
+    parser.add_argument("--processes", type=whole(1), default=os.cpu_count())
     arguments = parser.parse_args()
     generate(arguments.folder, arguments.episodes, arguments.processes)
 

@@ -2,10 +2,12 @@
 
 import argparse
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
+from vla_edge_ros.arguments import whole
 from vla_edge_ros.share import share_directory
 from vla_edge_ros.simulation.environment import Environment
 from vla_edge_ros.simulation.scene import N_JOINTS
@@ -27,8 +29,8 @@ def expert_actions(episodes: int) -> np.ndarray:
     return np.array(actions)
 
 
-def statistics_of(actions: np.ndarray) -> dict:
-    """OpenVLA's `dataset_statistics.json`. Quantiles of the moving ticks, widened to be alike on both sides:
+def action_statistics(actions: np.ndarray) -> dict[str, list]:
+    """`q01`, `q99` and `mask`. Quantiles of the moving ticks, widened to be alike on both sides:
 
     zero is then the middle of a bin, and an arm that is to wait does not creep. Waiting ticks are left out,
     or their number would decide how far the bins reach.
@@ -37,19 +39,23 @@ def statistics_of(actions: np.ndarray) -> dict:
     moving = joints[np.abs(joints).max(axis=1) > 1e-3]
     reach = np.maximum(*np.abs(np.quantile(moving, (0.01, 0.99), axis=0)))
     low, high = [*(-reach).round(5).tolist(), 0.0], [*reach.round(5).tolist(), 1.0]
-    return {"tiny_vla": {"action": {"q01": low, "q99": high, "mask": [True] * (N_JOINTS + 1)}}}
+    return {"q01": low, "q99": high, "mask": [True] * (N_JOINTS + 1)}
+
+
+def statistics_text(dataset: str, action: Mapping[str, list]) -> str:
+    """The text of OpenVLA's `dataset_statistics.json`: JSON with a statistic a line."""
+    rows = ",\n".join(f'      "{key}": {json.dumps(values)}' for key, values in action.items())
+    return f'{{\n  {json.dumps(dataset)}: {{\n    "action": {{\n{rows}\n    }}\n  }}\n}}\n'
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, prog="python -m training.statistics")
-    parser.add_argument("--episodes", type=int, default=200, help="of each task (default: 200)")
+    parser.add_argument("--episodes", type=whole(1), default=200, help="of each task (default: 200)")
     default = share_directory() / "config/policies/tiny_vla_statistics.json"
     parser.add_argument("--out", type=Path, default=default)
     arguments = parser.parse_args()
-    statistics = statistics_of(expert_actions(arguments.episodes))
-    action = statistics["tiny_vla"]["action"]
-    rows = ",\n".join(f'      "{key}": {json.dumps(row)}' for key, row in action.items())
-    arguments.out.write_text('{\n  "tiny_vla": {\n    "action": {\n' + rows + "\n    }\n  }\n}\n")
+    statistics = action_statistics(expert_actions(arguments.episodes))
+    arguments.out.write_text(statistics_text("tiny_vla", statistics))
     print(f"{arguments.out}: written")
 
 

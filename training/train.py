@@ -20,6 +20,7 @@ from training.model import TinyVla, action_loss
 from training.optimiser import Optimiser
 from vla_edge_ros.control import settings
 from vla_edge_ros.engine.presets import PRESETS
+from vla_edge_ros.errors import reason_of
 from vla_edge_ros.evaluation.json_shape import check
 from vla_edge_ros.input import read_text
 from vla_edge_ros.parameters import validate_all
@@ -206,7 +207,7 @@ class Training:
             found = json.loads(read_text(progress, _MAX_PROGRESS_BYTES))
             check(found, _Progress)
         except (OSError, ValueError) as error:
-            raise _unfit(progress, error) from None
+            raise _unfit(progress, reason_of(error)) from None
         if found["recipe"] != asdict(self.recipe):
             raise ValueError(
                 f"{progress} is of the recipe {found['recipe']}, wanted {asdict(self.recipe)}: "
@@ -223,7 +224,7 @@ class Training:
             self.hints.load_state_dict(load_file(self._folder / "hints.safetensors"))
             self.optimiser.restore(first, second, self.step)
         except (OSError, KeyError, RuntimeError, SafetensorError) as error:
-            raise _unfit(self._folder, error) from None
+            raise _unfit(self._folder, str(error)) from None
 
     def _save(self, n_sequences: int, n_frames: int) -> None:
         """Weights and moments, then the progress that names them."""
@@ -255,8 +256,8 @@ class Training:
         os.replace(path.with_suffix(".partial"), path)
 
 
-def _unfit(path: Path, error: Exception) -> ValueError:
-    return ValueError(f"{path}: no training to go on with: {error}; remove it, or give another --out")
+def _unfit(path: Path, reason: str) -> ValueError:
+    return ValueError(f"{path}: no training to go on with: {reason}; remove it, or give another --out")
 
 
 def augmented(frames: Tensor, generator: torch.Generator) -> Tensor:

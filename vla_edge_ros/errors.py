@@ -21,6 +21,11 @@ def one_line(text: str) -> str:
     return line if len(line) <= _LONGEST else line[: _LONGEST - 3] + "..."
 
 
+def reason_of(error: Exception) -> str:
+    """What an error says, without the file that an OSError names: for a line that begins with it."""
+    return getattr(error, "strerror", None) or str(error)
+
+
 def printable(text: str) -> str:
     """`text` with U+FFFD for every line break, control character or other that cannot be printed."""
     return "".join(c if c.isprintable() else "\ufffd" for c in text)

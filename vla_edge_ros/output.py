@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from vla_edge_ros.errors import UserError
+from vla_edge_ros.errors import UserError, reason_of
 
 
 def prepare(path: Path) -> None:
@@ -40,7 +40,7 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def _refusal(path: Path, error: OSError | ValueError) -> UserError:
-    reason = getattr(error, "strerror", None) or error
+    reason = reason_of(error)
     if isinstance(error, FileExistsError | NotADirectoryError):
         reason = "its folder is a file"
     return UserError(f"{path}: cannot be written: {reason}; name another file")

@@ -24,6 +24,16 @@ def test_a_part_is_read_as_it_was_written(tmp_path):
         read_part(path, "live", ("weights_sha256",))
 
 
+def test_a_part_that_cannot_be_read_is_named_once_with_what_to_do(tmp_path):
+    path = tmp_path / "live.json"
+    path.mkdir()
+    with pytest.raises(UserError) as refused:
+        read_part(path, "live", ())
+    assert (
+        str(refused.value) == f"{path}: cannot be read: Is a directory; remove it and run the step live again"
+    )
+
+
 def test_parts_of_one_step_that_differ_are_all_told():
     parts = [{"step": "live", "device": device} for device in ("one", "one", "another")]
     with pytest.raises(UserError, match="different device: live of one, live of another;"):

@@ -37,11 +37,15 @@ def test_a_nodes_own_record_becomes_a_page_even_when_it_was_killed(tmp_path):
 @pytest.mark.parametrize(
     ("content", "line"),
     [
-        (None, "No such file"),
+        (None, "run.json: cannot be read: No such file or directory; name what `vla-edge demo`"),
         ("", "no recorded run"),
         ("[1, 2]", "no recorded run"),
         (json.dumps({"run": {}}) + "\n" + json.dumps({"tick": 1}), "no recorded run"),
         ("hello", "no recorded run"),
+        (
+            '{"kind": "demo", "records": [',
+            "it is no JSON, or cut short (Expecting value: line 1",
+        ),
     ],
 )
 def test_a_file_without_a_run_is_refused_in_one_line(tmp_path, capsys, content, line):
@@ -114,4 +118,4 @@ def test_the_picture_beside_a_run_of_episodes_is_shown_again(replayed, tmp_path)
 
 def test_a_device_is_not_read_to_its_end(capsys, tmp_path):
     assert main(["report", "/dev/zero", "--out", str(tmp_path / "page.html")]) == 2
-    assert "/dev/zero: Not a regular file" in capsys.readouterr().err
+    assert "/dev/zero: cannot be read: Not a regular file" in capsys.readouterr().err

@@ -289,7 +289,7 @@ def test_a_recorded_run_with_recalls_reproduces_itself(monkeypatch):
 def test_a_run_with_stopped_passes_reproduces_its_own_decisions_times_and_journal(recorded_stopped, tmp_path):
     path = tmp_path / "demo.json"
     path.write_text(json.dumps(recorded_stopped.to_document()))
-    recorded = RecordedRun.from_document(path)
+    recorded = RecordedRun.load(path)
     assert recorded == recorded_stopped
     with open_bag(SAMPLE) as bag:
         replayed = replay_recorded(bag, SAMPLE_TOPIC, recorded.run["parameters"], recorded)
@@ -324,7 +324,7 @@ def test_a_stated_service_beyond_the_deadline_is_stopped_there_and_keeps_no_tick
 def test_a_recorded_run_survives_its_document(recorded_live, tmp_path):
     path = tmp_path / "demo.json"
     path.write_text(json.dumps(recorded_live.to_document()))
-    assert RecordedRun.from_document(path) == recorded_live
+    assert RecordedRun.load(path) == recorded_live
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 import rclpy
+from processes import private_ros_environment
 from robot import Robot, noise
 
 from vla_edge_ros.nodes.live_run import Process
-from vla_edge_ros.nodes.private_domain import claimed_domain
 
 ROOT = Path(__file__).resolve().parents[2]
 EDGE_NODE = "vla_edge_ros.nodes.edge_node"
@@ -20,22 +20,12 @@ FAKE = {"engine.backend": "fake", "engine.model": "fake:service_ms=5"}
 @pytest.fixture(scope="session")
 def ros():
     """A context in the tests' domain, with the environment of the processes that join it."""
-    with claimed_domain() as domain:
-        changes = {
-            "AMENT_PREFIX_PATH": os.environ.get("AMENT_PREFIX_PATH") or sys.prefix,
-            "RMW_IMPLEMENTATION": "rmw_fastrtps_cpp",
-            "ROS_DOMAIN_ID": str(domain),
-            "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST",
-            "FASTDDS_DEFAULT_PROFILES_FILE": str(ROOT / "config/fastdds.xml"),
-            "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "test/nodes"), *sys.path]),
-        }
-        with pytest.MonkeyPatch.context() as patch:
-            for name, value in changes.items():
-                patch.setenv(name, value)
-            context = rclpy.Context()
-            rclpy.init(context=context, domain_id=int(changes["ROS_DOMAIN_ID"]))
-            yield context
-            rclpy.shutdown(context=context)
+    with private_ros_environment():
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "test/nodes"), *sys.path])
+        context = rclpy.Context()
+        rclpy.init(context=context, domain_id=int(os.environ["ROS_DOMAIN_ID"]))
+        yield context
+        rclpy.shutdown(context=context)
 
 
 @contextlib.contextmanager

@@ -8,7 +8,9 @@ import sys
 
 import pytest
 
+from vla_edge_ros.cli import main
 from vla_edge_ros.engine.linux import process_cpu_s, process_memory, resident_bytes
+from vla_edge_ros.nodes import bench
 from vla_edge_ros.nodes.bench import ProcessWatch, judge
 
 GOOD = {
@@ -96,6 +98,22 @@ def test_processor_time_of_the_engine_is_what_was_used_between_the_first_look_an
     assert watch.engine_cpu_per_s() == pytest.approx(0.1)
     assert 0 < process_cpu_s(os.getpid()) < 10_000
     assert process_cpu_s(2**22 + 1) == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("camera.is_compressed", "true"),
+        ("control.record_path", "run.jsonl"),
+        ("control.bare_loop", "false"),
+    ],
+)
+def test_a_parameter_that_it_sets_itself_is_refused_before_anything_is_measured(
+    monkeypatch, capsys, name, value
+):
+    monkeypatch.delattr(bench, "camera_callback_times")
+    assert main(["bench", "--param", f"{name}={value}"]) == 2
+    assert f"--param {name}: bench sets it itself; leave it out" in capsys.readouterr().err
 
 
 def test_the_live_run_fills_memory_and_sends_trajectories(ros_environment, tmp_path):

@@ -4,6 +4,7 @@ import torch
 
 from training.contexts import contexts_of, draw_memory
 from training.data import Steps, UnfitData, load_data
+from training.hints import N_HINTS
 from training.labels import action_rows
 from training.rollouts import Sequence, load, roll_out, save, shard_plan
 from vla_edge_ros.actions.tokens import detokenise
@@ -23,6 +24,7 @@ def sequence(n: int = 5, n_prompt: int = 7, **changes) -> Sequence:
         "ticks": np.arange(1, n + 1, dtype=np.int32),
         "frames": rng.integers(0, 256, (n, 64, 128, 3)).astype(np.uint8),
         "actions": rng.uniform(-0.02, 0.02, (n, 8)).astype(np.float32),
+        "hints": rng.random((n, N_HINTS), np.float32),
     }
     return Sequence(**fields | changes)
 
@@ -53,7 +55,7 @@ def test_a_shard_comes_back_as_it_was(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["a.npz"]
     for before, after in zip(written, load(tmp_path / "a.npz"), strict=True):
         assert after.task == before.task
-        for name in ("prompt", "ticks", "frames", "actions"):
+        for name in ("prompt", "ticks", "frames", "actions", "hints"):
             assert np.array_equal(getattr(after, name), getattr(before, name))
 
 

@@ -144,8 +144,17 @@ def test_weights_that_are_missing_are_one_line(bench):
 
 
 def test_a_page_without_a_place_for_the_record_is_refused():
-    with pytest.raises(UserError, match="no place"):
-        into_page("# Findings\n", {})
+    with pytest.raises(UserError, match=r"page.md: has no place for the record: it needs a line"):
+        into_page(Path("page.md"), "# Findings\n", {})
+
+
+def test_a_page_that_is_missing_is_named_once_with_what_to_do(bench):
+    bench("reach")
+    (bench.folder / "page.md").unlink()
+    code, text = bench("record")
+    assert code == 2
+    assert "page.md: cannot be read: No such file or directory; name the page" in text
+    assert text.count("page.md") == 1
 
 
 def test_the_difference_of_two_proportions_has_the_interval_of_newcombe():

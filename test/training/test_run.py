@@ -5,15 +5,17 @@ import os
 import shutil
 import subprocess
 import sys
+from argparse import Namespace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from training import __main__ as training_command
 from training.__main__ import SMOKE, read_results
 from training.__main__ import main as run_command
-from training.evaluate import slots_for
+from training.evaluate import CONDITIONS, slots_for
 from training.publish import byte_tokenizer, write_model
 from training.rollouts import _make_shard
 from training.train import Recipe, Training
@@ -21,6 +23,7 @@ from vla_edge_ros.control import settings
 from vla_edge_ros.engine.tokenizer import load_tokenizer
 from vla_edge_ros.engine.weights import open_weights
 from vla_edge_ros.errors import UserError
+from vla_edge_ros.figures import proportion
 from vla_edge_ros.parameters import validate_all
 from vla_edge_ros.simulation.model_actor import DEPLOYMENT
 
@@ -106,6 +109,17 @@ def test_results_that_are_none_are_refused_by_file(tmp_path):
     (tmp_path / "results.json").write_text('{"reach": 3}')
     with pytest.raises(UserError, match=r"results.json: holds no results: reach is 3.*; remove it"):
         read_results(tmp_path / "results.json")
+
+
+def test_what_is_left_when_time_is_up_is_told_of_the_conditions_asked_for(monkeypatch, capsys, tmp_path):
+    names = list(CONDITIONS)
+    result = proportion([True])
+    (tmp_path / "results.json").write_text(json.dumps(dict.fromkeys(names[2:], result)))
+    monkeypatch.setattr(training_command, "write_model", lambda *folders: None)
+    monkeypatch.setattr(training_command, "evaluate", lambda *words: ((name, result) for name in words[-1]))
+    options = Namespace(out=tmp_path, condition=names[:2], eval_episodes=1, processes=1)
+    assert training_command._finish(options, until_s=0.0) == training_command.UNFINISHED
+    assert "evaluation, 1 of 2 conditions" in capsys.readouterr().out
 
 
 def test_every_file_of_a_part_is_small_enough_to_be_carried(trained):

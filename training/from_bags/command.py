@@ -15,6 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from training import UNFINISHED
 from training.from_bags import cost, policy_files
 from training.from_bags.dataset import Data, make_data
 from training.from_bags.episodes import BagEpisode, describe, read_episodes
@@ -26,15 +27,12 @@ from vla_edge_ros.actions.policy import Kind, Policy, load_policy, load_untraine
 from vla_edge_ros.arguments import positive, whole
 from vla_edge_ros.control import settings
 from vla_edge_ros.engine.presets import PRESETS, model_folder
-from vla_edge_ros.errors import UserError
-from vla_edge_ros.evaluation.arguments import add_parameter_argument, given_parameters
+from vla_edge_ros.errors import UserError, reason_of
+from vla_edge_ros.evaluation.arguments import add_parameter_argument, given_parameters, refuse_own
 from vla_edge_ros.evaluation.bags import TRUNCATED, Bag, open_bag
 from vla_edge_ros.evaluation.json_shape import check
 from vla_edge_ros.input import read_text
 from vla_edge_ros.parameters import validate_all
-
-UNFINISHED = 3
-"""Exit code where time was up before the end: what there is by then is written, and can be gone on with."""
 
 STRIDE_S = 28 / 30
 """From one retained frame to the next, as `tiny-vla` was trained with."""
@@ -86,9 +84,7 @@ def run(args: argparse.Namespace) -> int:
     until_s = time.monotonic() + 60 * args.minutes
     policy = load_untrained_policy(args.config)
     given = given_parameters(args)
-    for name in _OWN:
-        if name in given:
-            raise UserError(f"--param {name}: train sets it itself; leave it out")
+    refuse_own(given, _OWN, "train")
     parameters = node_parameters(policy) | given
     deployment = validate_all(parameters | {"engine.model": PRESET})
     device = _device(args.device)
@@ -222,7 +218,7 @@ def _initial_weights() -> tuple[dict[str, Tensor] | None, str]:
             TinyVla(PRESETS[PRESET]).load_state_dict(weights)
         except (OSError, RuntimeError, SafetensorError) as error:
             raise UserError(
-                f"{path}: no weights to begin from: {error}; restore or remove {folder}"
+                f"{path}: no weights to begin from: {reason_of(error)}; restore or remove {folder}"
             ) from None
         return weights, f"the weights of {folder}"
     return None, f"random weights: {folder} is missing"

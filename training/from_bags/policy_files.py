@@ -1,11 +1,11 @@
 """The policy of a recorded arm: the statistics of its actions, and the files that the node loads."""
 
-import json
 from pathlib import Path
 
 import numpy as np
 import yaml
 
+from training.statistics import statistics_text
 from vla_edge_ros.actions.policy import Kind, Policy
 from vla_edge_ros.actions.reading import read_mapping
 from vla_edge_ros.actions.statistics import Statistics
@@ -47,9 +47,7 @@ def write_policy(config: Path, statistics: Statistics, policy: Policy, folder: P
         "q99": statistics.high.tolist(),
         "mask": statistics.mask.tolist(),
     }
-    rows = ",\n".join(f'      "{key}": {json.dumps(values)}' for key, values in entry.items())
-    text = f'{{\n  {json.dumps(policy.name)}: {{\n    "action": {{\n{rows}\n    }}\n  }}\n}}\n'
-    (folder / STATISTICS_FILE).write_text(text)
+    (folder / STATISTICS_FILE).write_text(statistics_text(policy.name, entry))
     content = read_mapping(config, yaml.safe_load)
     content |= {"statistics": STATISTICS_FILE, "dataset": policy.name}
     (folder / POLICY_FILE).write_text(_yaml(content))

@@ -2,6 +2,7 @@
 
 import argparse
 import re
+from collections.abc import Iterable, Mapping
 
 import yaml
 
@@ -46,6 +47,13 @@ def given_parameters(args: argparse.Namespace) -> dict:
     if getattr(args, "instruction", None) is not None:
         values["instruction.initial"] = args.instruction
     return values
+
+
+def refuse_own(given: Mapping[str, object], own: Iterable[str], command: str) -> None:
+    """Raises UserError where `given` names a parameter of those that `command` sets itself."""
+    for name in own:
+        if name in given:
+            raise UserError(f"--param {name}: {command} sets it itself; leave it out")
 
 
 def _yaml_value(pair: str, text: str) -> object:

@@ -33,7 +33,7 @@ from vla_edge_ros.evaluation.record_parts import read_part, require_current, ver
 MODEL = "qwen2.5-coder-1.5b"
 SLOTS = 4096
 SIZES_PASSES = 300
-FAULTS = (*("stage-slow-once", "nan-weights", "cuda-fault", "engine-killed", "stage-slow", "gpu-contention"),)
+FAULTS = ("stage-slow-once", "nan-weights", "cuda-fault", "engine-killed", "stage-slow", "gpu-contention")
 """Of docs/faults.md: those of an engine."""
 
 _PACKAGES = ("numpy", "torch", "triton", "transformers", "pycuda", "cuda-bindings", "ros-rclpy")
@@ -117,11 +117,18 @@ def run_step(step: str, options: Options) -> int:
     device, driver = nvidia_smi.device_and_driver() or ("no device", "none")
     with tempfile.TemporaryDirectory() as folder:
         code, figures = STEPS[step](options, Path(folder))
-    values = (
-        *(step, sources, device, driver, datetime.now(timezone.utc).isoformat(timespec="seconds")),
-        *(versions(_PACKAGES), round(time.monotonic() - began, 1), code, figures),
-    )
-    output.write_text(path, json.dumps(dict(zip(_PART, values, strict=True)), indent=1) + "\n")
+    part = {
+        "step": step,
+        "sources_sha256": sources,
+        "device": device,
+        "driver": driver,
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "versions": versions(_PACKAGES),
+        "wall_s": round(time.monotonic() - began, 1),
+        "exit_code": code,
+        "figures": figures,
+    }
+    output.write_text(path, json.dumps(part, indent=1) + "\n")
     return code
 
 

@@ -13,6 +13,9 @@ from vla_edge_ros.figures import in_words
 Record = Mapping[str, object]
 Bound = float | Callable[[Record], float | None]
 
+LATE_ALLOWED = 2
+"""Late publishes of a run, or of a fault, beyond those of the bare loop beside it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Must:
@@ -31,9 +34,10 @@ class Must:
         return in_words(None if value is None else value * self.scale, 2 if self.unit else 0, self.unit)
 
 
-def bare_loop_and_two(record: Record) -> float | None:
+def late_allowed(record: Record) -> float | None:
+    """Of late publishes; None where the bare loop's were not counted."""
     late = record.get("bare_loop_late")
-    return None if late is None else late + 2
+    return None if late is None else late + LATE_ALLOWED
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +81,22 @@ def verdict_table(record: Record, musts: Sequence[Must]) -> Table:
         bound = f"{must.sense} {must.words(verdict.bound)}"
         table.add_row(must.what, bound, must.words(verdict.aim), must.words(verdict.measured), word)
     return table
+
+
+def markdown_table(record: Record, musts: Sequence[Must]) -> list[str]:
+    """Lines of Markdown: figure, must, measured, verdict."""
+    return [
+        "| figure | must | measured | |",
+        "|---|---|---|---|",
+        *(_markdown_row(verdict) for verdict in judge(record, musts)),
+    ]
+
+
+def _markdown_row(verdict: Verdict) -> str:
+    must = verdict.must
+    said = {None: "not measured", True: "met", False: "**missed**"}[verdict.is_met]
+    bound, measured = must.words(verdict.bound), must.words(verdict.measured)
+    return f"| {must.what} | {must.sense} {bound} | {measured} | {said} |"
 
 
 def report(record: Record, musts: Sequence[Must], console: Console) -> int:

@@ -18,7 +18,7 @@ from typing import TypedDict
 from rich.console import Console
 
 from vla_edge_ros import output
-from vla_edge_ros.errors import UserError
+from vla_edge_ros.errors import UserError, reason_of
 from vla_edge_ros.evaluation.json_shape import WrongShape, check
 from vla_edge_ros.evaluation.run_document import machine
 from vla_edge_ros.input import read_text
@@ -83,7 +83,9 @@ def read_part(path: Path, step: str, keys: Collection[str]) -> dict:
     try:
         part = json.loads(read_text(path, _MAX_BYTES))
     except (OSError, ValueError) as error:
-        raise UserError(f"{path}: cannot be read: {error}") from None
+        raise UserError(
+            f"{path}: cannot be read: {reason_of(error)}; remove it and run the step {step} again"
+        ) from None
     if not isinstance(part, dict) or not {"step", *keys} <= part.keys() or part["step"] != step:
         raise UserError(f"{path}: is no part of a record: remove it and run the step {step} again")
     try:

@@ -1,13 +1,14 @@
 """A live run as it was recorded: the times at which things happened, for replaying it."""
 
 import json
+import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypedDict
 
 from vla_edge_ros.control.record import TickRecord, WorkTimes, work_times
 from vla_edge_ros.engine.interface import loadable_plan
-from vla_edge_ros.errors import UserError
+from vla_edge_ros.errors import UserError, reason_of
 from vla_edge_ros.evaluation.json_shape import WrongShape, check
 from vla_edge_ros.evaluation.playback import Lap
 from vla_edge_ros.input import read_text
@@ -18,7 +19,7 @@ NOT_REPLAYABLE = {
 }
 """Events that a replay cannot repeat, with the reason."""
 
-MAX_RUN_BYTES = 4 * 10**9
+_MAX_RUN_BYTES = 4 * 10**9
 """A tick is recorded in about 1.3 kB: more than a day of them."""
 
 _Parameters = TypedDict(
@@ -112,9 +113,23 @@ class RecordedRun:
 
         Raises UserError if the file is none.
         """
+        return cls._of_lines(path, read_run(path))
+
+    @classmethod
+    def load(cls, path: Path) -> "RecordedRun":
+        """Read either form, told by the content. Raises UserError if the file holds no recorded run."""
+        return cls.from_text(path, read_run(path))
+
+    @classmethod
+    def from_text(cls, path: Path, text: str) -> "RecordedRun":
+        """What `load` reads of a file whose text is known already; `path` is for the error."""
+        return cls._of_lines(path, text) if is_lines(text) else cls._of_document(path, text)
+
+    @classmethod
+    def _of_lines(cls, path: Path, text: str) -> "RecordedRun":
         run, frames, ticks, begin, end = None, [], [], None, {}
         try:
-            for number, line in enumerate(read_text(path, MAX_RUN_BYTES).splitlines(), 1):
+            for number, line in enumerate(text.splitlines(), 1):
                 try:
                     item = json.loads(line)
                 except ValueError:
@@ -138,10 +153,9 @@ class RecordedRun:
             raise UserError(f"{path}: no recorded run: {_reason(error)}") from None
 
     @classmethod
-    def from_document(cls, path: Path) -> "RecordedRun":
-        """Read what `to_document` wrote, as in `out/demo.json`. Raises UserError if the file is none."""
+    def _of_document(cls, path: Path, text: str) -> "RecordedRun":
         try:
-            return cls._of({"end": {}, **json.loads(read_text(path, MAX_RUN_BYTES))})
+            return cls._of({"end": {}, **json.loads(text)})
         except _NO_RUN as error:
             raise UserError(
                 f"{path}: holds no times of a recorded run ({_reason(error)}); "
@@ -156,6 +170,7 @@ class RecordedRun:
         return cls(recorded["run"], frames, recorded["records"], recorded["begin"], recorded["end"])
 
     def to_document(self) -> dict:
+        """What `out/demo.json` holds of the run."""
         frames = [[f.index, f.stamp_ns, f.capture_ns, f.receipt_ns] for f in self.frames]
         return {
             "run": self.run,
@@ -163,16 +178,6 @@ class RecordedRun:
             "records": self.ticks,
             "begin": self.begin,
         }
-
-    @classmethod
-    def load(cls, path: Path) -> "RecordedRun":
-        """Read either form, told by the content. Raises UserError if the file holds no recorded run."""
-        try:
-            first, _, rest = read_text(path, MAX_RUN_BYTES).partition("\n")
-        except (OSError, ValueError) as error:
-            raise UserError(f"{path}: cannot be read: {error}") from None
-        is_lines = first.startswith('{"run"') and rest.startswith("{")
-        return cls.from_lines(path) if is_lines else cls.from_document(path)
 
     def engine_plan(self) -> dict[str, str]:
         """The parameter that makes a replay's engine sum in the order of the run's."""
@@ -202,8 +207,26 @@ class RecordedRun:
                     )
 
 
-_NO_RUN = (OSError, ValueError, KeyError, TypeError, RecursionError)
-"""What reading a file raises that holds something else."""
+def read_run(path: Path) -> str:
+    """The text of a file that may hold a run in either form. Raises UserError."""
+    try:
+        return read_text(path, _MAX_RUN_BYTES)
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{path}: cannot be read: {reason_of(error)}; name what `vla-edge demo`, `replay --json` or "
+            "control.record_path wrote"
+        ) from None
+
+
+def is_lines(text: str) -> bool:
+    """Whether the text is the recorder's, a JSON object a line, and not one document."""
+    return _FIRST_LINES.match(text) is not None
+
+
+_FIRST_LINES = re.compile(r'\{"run".*\n\{')
+
+_NO_RUN = (ValueError, KeyError, TypeError, RecursionError)
+"""What reading a text raises that holds something else."""
 
 
 def _reason(error: Exception) -> str:

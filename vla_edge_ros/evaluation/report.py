@@ -7,6 +7,7 @@ from vla_edge_ros import output
 from vla_edge_ros.evaluation.calibration import calibration_plot
 from vla_edge_ros.evaluation.episodes import episode_parts
 from vla_edge_ros.evaluation.filmstrip import FilmFrame, film_strip
+from vla_edge_ros.evaluation.musts import late_allowed
 from vla_edge_ros.evaluation.plots import decision_plot, histogram_plot, latency_plot, memory_plot, times_s
 from vla_edge_ros.evaluation.report_style import captioned, whole_page
 from vla_edge_ros.evaluation.summary import Section, sorted_stages, summary
@@ -90,7 +91,8 @@ def _cards(run: dict) -> list[str]:
     beside = "" if bare is None else f", {in_words(bare)} in a bare loop beside it"
     evicted = (run.get("evictions") or {}).get(run.get("policy"))
     cutoff = "" if cutoff_ms is None else f", cut-off {in_words(cutoff_ms, 1, 'ms')}"
-    is_punctual = None if late is None or bare is None else late <= bare + 2
+    allowed = late_allowed(run)
+    is_punctual = None if late is None or allowed is None else late <= allowed
     is_on_time = None if pass_p99 is None or cutoff_ms is None else pass_p99 <= cutoff_ms
     return [
         *_episode_cards(run),

@@ -11,10 +11,9 @@ from vla_edge_ros.evaluation.bags import open_bag
 from vla_edge_ros.evaluation.film import film_frames
 from vla_edge_ros.evaluation.filmstrip import FilmFrame
 from vla_edge_ros.evaluation.json_shape import WrongShape
-from vla_edge_ros.evaluation.recorded_run import MAX_RUN_BYTES, RecordedRun
+from vla_edge_ros.evaluation.recorded_run import RecordedRun, is_lines, read_run
 from vla_edge_ros.evaluation.report import write_report
 from vla_edge_ros.evaluation.virtual_run import replay_recorded
-from vla_edge_ros.input import read_text
 from vla_edge_ros.parameters import validate_all
 
 LARGEST_PICTURE_BYTES = 10_000_000
@@ -37,13 +36,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     output.prepare(args.out)
-    document = load(args.run)
+    text = read_run(args.run)
+    document = load(args.run, text)
     strips: dict[str, list[FilmFrame]] = {}
     bag = args.bag or _bag_beside(args.run, document)
     if bag is not None:
         if document["kind"] == "replay":
             raise UserError(f"{args.run}: its film strip is made by `vla-edge replay BAG --report PATH`")
-        strips = _film_strips(RecordedRun.load(args.run), bag, args.topic)
+        strips = _film_strips(RecordedRun.from_text(args.run, text), bag, args.topic)
     write_report(args.out, document, strips, _picture(args.run, document))
     print(f"written: {args.out}")
     return 0
@@ -64,30 +64,27 @@ def _picture(path: Path, document: dict) -> bytes | None:
     return file.read_bytes()
 
 
-def load(path: Path) -> dict:
-    """The document of a run; raises UserError where the file holds none."""
+def load(path: Path, text: str) -> dict:
+    """The document of a run; raises UserError where the text of `path` holds none."""
+    if is_lines(text):
+        return _document_of(RecordedRun.from_text(path, text), path.name)
     try:
-        document = json.loads(read_text(path, MAX_RUN_BYTES))
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}") from None
-    except (ValueError, RecursionError):
-        return _from_recorder(path)
-    try:
+        document = json.loads(text)
         run_document.check_document(document)
-    except WrongShape as wrong:
+    except (ValueError, RecursionError) as error:
+        reason = error if isinstance(error, WrongShape) else f"it is no JSON, or cut short ({error})"
         raise UserError(
-            f"{path}: no recorded run: {wrong}; wanted the JSON of `vla-edge demo` or `replay --json`"
+            f"{path}: no recorded run: {reason}; wanted the JSON of `vla-edge demo` or `replay --json`"
         ) from None
     return document
 
 
-def _from_recorder(path: Path) -> dict:
-    recorded = RecordedRun.from_lines(path)
+def _document_of(recorded: RecordedRun, name: str) -> dict:
     parameters = recorded.run["parameters"]
     bare_loop = recorded.end.get("bare_loop")
     return {
         "kind": "recorded run",
-        **run_document.header(path.name, "", parameters, recorded.run.get("engine", {})),
+        **run_document.header(name, "", parameters, recorded.run.get("engine", {})),
         **run_document.summarise(recorded.ticks, recorded.begin["frame"]),
         **({"bare_loop_late": bare_loop["late"]} if bare_loop is not None else {}),
         "evictions": {parameters["memory.policy"]: sum(len(tick["journal"]) for tick in recorded.ticks)},

@@ -25,14 +25,14 @@ from vla_edge_ros.engine.benchmark import pass_times
 from vla_edge_ros.engine.interface import FRAME_TOKENS
 from vla_edge_ros.engine.linux import process_cpu_s, resident_bytes
 from vla_edge_ros.evaluation import run_document
-from vla_edge_ros.evaluation.arguments import add_run_arguments, given_parameters
+from vla_edge_ros.evaluation.arguments import add_run_arguments, given_parameters, refuse_own
 from vla_edge_ros.evaluation.bags import open_bag
 from vla_edge_ros.evaluation.message_types import IMAGE, image_message, ros2_types
 from vla_edge_ros.evaluation.sample_motion import RATE_HZ, scene_at
 from vla_edge_ros.evaluation.sample_scene import draw
 from vla_edge_ros.figures import in_words
 from vla_edge_ros.nodes.engine_process import engine_of
-from vla_edge_ros.nodes.live_run import LiveRun, run_live
+from vla_edge_ros.nodes.live_run import LiveRun, resting, run_live
 from vla_edge_ros.parameters import validate_all
 from vla_edge_ros.perception.benchmark import camera_callback_times
 
@@ -65,12 +65,16 @@ def run(args: argparse.Namespace) -> int:
     given = given_parameters(args)
     if args.json is not None:
         output.prepare(args.json)
-    with console.status("camera callbacks"):
-        callbacks = camera_callback_times(args.callbacks)
     with tempfile.TemporaryDirectory() as folder:
-        values = validate_all(
-            given | {"control.record_path": str(Path(folder) / "run.jsonl"), "control.bare_loop": True}
-        )
+        own = {
+            "camera.is_compressed": False,
+            "control.record_path": str(Path(folder) / "run.jsonl"),
+            "control.bare_loop": True,
+        }
+        refuse_own(given, own, "bench")
+        values = validate_all(given | own)
+        with console.status("camera callbacks"):
+            callbacks = camera_callback_times(args.callbacks)
         policy = settings.policy_of(values)
         passes = None
         if args.passes:
@@ -87,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
                 bag.pick_image_topic(),
                 values,
                 seconds,
-                joints={d.name: min(max(0.0, d.min), d.max) for d in policy.dimensions},
+                joints=resting(policy.dimensions),
                 each=processes.look,
             )
             recorded = run_live(live, console)

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from vla_edge_ros import output
 from vla_edge_ros.errors import UserError
+from vla_edge_ros.evaluation.arguments import refuse_own
 from vla_edge_ros.evaluation.bags import TRUNCATED, open_bag
 from vla_edge_ros.evaluation.report import write_report
 from vla_edge_ros.evaluation.summary import summary_table
@@ -40,8 +41,7 @@ def run(args: argparse.Namespace, given: dict, console: Console) -> int:
             "control.record_path": str(Path(folder) / "run.jsonl"),
             "control.bare_loop": True,
         }
-        for name in own.keys() & given.keys():
-            raise UserError(f"--param {name}: the demo sets it itself; leave it out")
+        refuse_own(given, own, "the demo")
         values = validate_all(given | own)
         live = LiveRun(
             path, topic, values, args.seconds or SECONDS, plays_instructions=args.instruction is None

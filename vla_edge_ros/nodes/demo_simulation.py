@@ -15,6 +15,7 @@ from rich.console import Console
 from vla_edge_ros import output
 from vla_edge_ros.control.settings import policy_of
 from vla_edge_ros.errors import UserError
+from vla_edge_ros.evaluation.arguments import refuse_own
 from vla_edge_ros.evaluation.bags import open_bag
 from vla_edge_ros.evaluation.report import write_report
 from vla_edge_ros.nodes.demo_evaluation import evaluate
@@ -41,8 +42,7 @@ def run(args: argparse.Namespace, given: dict, console: Console) -> int:
     instruction = given.pop("instruction.initial", "")
     with tempfile.TemporaryDirectory() as folder:
         own = {"control.record_path": str(Path(folder) / "run.jsonl"), "control.bare_loop": True}
-        for name in own.keys() & given.keys():
-            raise UserError(f"--param {name}: the demo sets it itself; leave it out")
+        refuse_own(given, own, "the demo")
         values = validate_all(DEPLOYMENT | {"actions.policy_file": arm_policy_file()} | given | own)
         _check_joints(values)
         episodes = _episodes(args.task, args.seed, instruction, args.seconds or 0.0)

@@ -1,7 +1,4 @@
-"""How each fault of the table is made: a function of the rig and the seconds, which ends with it undone.
-
-Each returns what it looked at itself: words, and whether it was so.
-"""
+"""How each fault of the table is made: a function of the rig and the seconds, which ends with it undone."""
 
 import contextlib
 import os
@@ -20,11 +17,15 @@ from diagnostic_msgs.msg import DiagnosticStatus
 from vla_edge_ros.control.decision import Decision
 from vla_edge_ros.engine.linux import end_with_parent, process_memory
 from vla_edge_ros.nodes import fault_edge_node, fault_engine
-from vla_edge_ros.nodes.fault_engine_actions import engine_fails, gpu_contention, stage_slow, stage_slow_once
+from vla_edge_ros.nodes.fault_engine_actions import (
+    Observed,
+    engine_fails,
+    gpu_contention,
+    stage_slow,
+    stage_slow_once,
+)
 from vla_edge_ros.nodes.fault_rig import NODE, FaultRig
 from vla_edge_ros.nodes.live_run import Process
-
-Observed = dict[str, bool]
 
 TOLD_S = 2.0
 """How long the node may take to say which ticks it missed."""

@@ -1,6 +1,5 @@
 """A camera whose faults can be switched on while it runs."""
 
-import array
 import threading
 import time
 
@@ -8,6 +7,8 @@ import numpy as np
 from rclpy.node import Node
 from rclpy.qos import qos_profile_sensor_data
 from sensor_msgs.msg import Image
+
+from vla_edge_ros.nodes.images import rgb8_image
 
 RATE_HZ = 60.0
 WIDTH, HEIGHT = 640, 480
@@ -78,6 +79,4 @@ class FaultCamera:
 
 def _noise(seed: int) -> Image:
     pixels = np.random.default_rng(seed).integers(0, 256, (HEIGHT, WIDTH, 3), np.uint8)
-    # An array.array is taken as it is; any other sequence is checked byte by byte.
-    data = array.array("B", pixels.tobytes())
-    return Image(width=WIDTH, height=HEIGHT, encoding="rgb8", step=3 * WIDTH, data=data)
+    return rgb8_image(pixels)

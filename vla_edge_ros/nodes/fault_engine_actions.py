@@ -9,6 +9,7 @@ from vla_edge_ros.nodes.fault_rig import FaultRig
 from vla_edge_ros.nodes.live_run import Process
 
 Observed = dict[str, bool]
+"""What an injector looked at itself: words, and whether it was so."""
 
 HEARD_S = 2.0
 """How long the node may take to tell of a slow pass."""

@@ -21,7 +21,7 @@ from vla_edge_ros.engine.linux import process_memory
 from vla_edge_ros.evaluation.fault_verdict import ToldTick
 from vla_edge_ros.nodes.engine_process import engine_of
 from vla_edge_ros.nodes.fault_camera import FaultCamera
-from vla_edge_ros.nodes.live_run import CONFIGURE_TIMEOUT_S, START_TIMEOUT_S, Driver, Process
+from vla_edge_ros.nodes.live_run import CONFIGURE_TIMEOUT_S, START_TIMEOUT_S, Driver, Process, resting
 from vla_edge_ros.nodes.parameters import to_ros
 
 NODE = "/vla_edge_node"
@@ -78,8 +78,7 @@ class FaultRig:
         self.camera = FaultCamera(node)
         self._cleanup.callback(self.camera.close)
         self.driver.change(Transition.TRANSITION_ACTIVATE, "activate", START_TIMEOUT_S)
-        dimensions = settings.policy_of(self.values).dimensions
-        self.driver.be_robot({d.name: min(max(0.0, d.min), d.max) for d in dimensions})
+        self.driver.be_robot(resting(settings.policy_of(self.values).dimensions))
 
     def stop(self) -> None:
         """End the node as one should: a killed one leaves its shared memory behind."""

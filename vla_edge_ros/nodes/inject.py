@@ -15,9 +15,10 @@ from vla_edge_ros.arguments import positive
 from vla_edge_ros.engine.factory import cuda_obstacle
 from vla_edge_ros.errors import UserError
 from vla_edge_ros.evaluation import run_document
-from vla_edge_ros.evaluation.arguments import add_parameter_argument, given_parameters
+from vla_edge_ros.evaluation.arguments import add_parameter_argument, given_parameters, refuse_own
 from vla_edge_ros.evaluation.fault_verdict import Injection, broken, judge
 from vla_edge_ros.evaluation.faults import FAULTS, Fault
+from vla_edge_ros.evaluation.musts import LATE_ALLOWED
 from vla_edge_ros.evaluation.recorded_run import RecordedRun
 from vla_edge_ros.figures import in_words
 from vla_edge_ros.nodes.fault_actions import INJECTORS
@@ -29,8 +30,6 @@ SETTLED_S = 0.4
 """How long the node moves the robot undisturbed before a fault, once it does."""
 AFTER_S = 0.2
 """How long it is watched from its first fresh action after the fault on."""
-LATE_ALLOWED = 2
-"""Late publishes a fault beyond those of the bare loop."""
 OWN = {"camera.is_compressed": False, "control.bare_loop": True, "control.record_path": ""}
 
 
@@ -51,8 +50,7 @@ def run(args: argparse.Namespace) -> int:
     """Inject and print the table; 0 if all was kept that the table of faults says, 1 if not."""
     console = Console()
     given = given_parameters(args)
-    for name in OWN.keys() & given.keys():
-        raise UserError(f"--param {name}: inject sets it itself; leave it out")
+    refuse_own(given, OWN, "inject")
     if args.json is not None:
         output.prepare(args.json)
     values = validate_all(given | OWN)

@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from sensor_msgs.msg import JointState
 from std_srvs.srv import SetBool
 
+from vla_edge_ros.actions.policy import Dimension
 from vla_edge_ros.engine.linux import end_with_parent
 from vla_edge_ros.errors import UserError
 from vla_edge_ros.evaluation.bags import TopicInfo
@@ -243,6 +244,11 @@ class Driver:
             except ExternalShutdownException:
                 # By rclpy's own handler, where SIGINT is ignored for Python, as in a shell's background.
                 raise KeyboardInterrupt from None
+
+
+def resting(dimensions: Iterable[Dimension]) -> dict[str, float]:
+    """Positions by name for a robot that stands still: 0, or the nearest that the limits allow."""
+    return {d.name: min(max(0.0, d.min), d.max) for d in dimensions}
 
 
 @dataclass(frozen=True, slots=True)

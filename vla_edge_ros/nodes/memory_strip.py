@@ -1,8 +1,5 @@
 """`~/memory_strip`: what the robot remembers, as one picture."""
 
-import array
-
-import numpy as np
 from rclpy.clock import Clock, ClockType
 from rclpy.node import Node
 from sensor_msgs.msg import Image
@@ -10,6 +7,7 @@ from sensor_msgs.msg import Image
 from vla_edge_ros.memory.album import Album
 from vla_edge_ros.memory.frame_memory import FrameMemory
 from vla_edge_ros.memory.slots import FRAME_TOKENS
+from vla_edge_ros.nodes.images import rgb8_image
 from vla_edge_ros.perception.frame_log import FrameLog
 
 PERIOD_S = 1.0
@@ -38,13 +36,5 @@ class MemoryStrip:
         frames = self._memory.frames.copy()
         self._album.update(frames)
         if self._publisher.get_subscription_count():
-            self._publisher.publish(_image(self._album.mosaic(), frames[-1].meta.stamp_ns if frames else 0))
-
-
-def _image(rgb: np.ndarray, stamp_ns: int) -> Image:
-    height, width, _ = rgb.shape
-    message = Image(height=height, width=width, encoding="rgb8", step=3 * width)
-    message.header.stamp.sec, message.header.stamp.nanosec = divmod(stamp_ns, 1_000_000_000)
-    # An array.array: assigning a list or bytes is checked value by value.
-    message.data = array.array("B", rgb.tobytes())
-    return message
+            stamp_ns = frames[-1].meta.stamp_ns if frames else 0
+            self._publisher.publish(rgb8_image(self._album.mosaic(), stamp_ns))

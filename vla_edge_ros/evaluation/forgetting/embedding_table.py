@@ -14,6 +14,8 @@ from pathlib import Path
 import cv2
 import numpy as np
 
+from vla_edge_ros.engine.interface import FRAME_TOKENS
+from vla_edge_ros.engine.vision import PATCH
 from vla_edge_ros.errors import UserError
 from vla_edge_ros.evaluation.forgetting.footage import read_footage
 from vla_edge_ros.evaluation.forgetting.trial_model import TrialModel
@@ -21,7 +23,6 @@ from vla_edge_ros.memory.policies import EMBEDDINGS
 from vla_edge_ros.share import share_directory
 
 N_FRAMES = 24
-PATCH = 16
 NOISE_LEVELS = 5.0
 
 Change = Callable[[np.ndarray, np.random.Generator], tuple[np.ndarray, np.ndarray]]
@@ -102,7 +103,7 @@ def answers(
 def embedder(kind: str, model: TrialModel) -> Callable[[np.ndarray], np.ndarray]:
     """`memory.embedding` = `kind`, of a frame that stands alone in memory."""
     slots = np.arange(model.n_slots, dtype=np.int32)
-    block, rest = slots[:32], slots[32 : 32 + model.action_tokens]
+    block, rest = slots[:FRAME_TOKENS], slots[FRAME_TOKENS : FRAME_TOKENS + model.action_tokens]
 
     def embed(frame: np.ndarray) -> np.ndarray:
         if kind == "key_summary":

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from vla_edge_ros.errors import UserError
+from vla_edge_ros.errors import UserError, reason_of
 from vla_edge_ros.evaluation.forgetting.metrics import bootstrap_ci95
 from vla_edge_ros.figures import proportion
 
@@ -40,7 +40,9 @@ def read_remembered(path: Path) -> dict:
         if not {"policies", "full", "at_once", "seeds"} <= found.keys():
             raise ValueError("it has no figures of remember_study")
     except (OSError, ValueError, AttributeError) as error:
-        raise UserError(f"{path}: {error}; name the remember.json that remember_study writes") from None
+        raise UserError(
+            f"{path}: {reason_of(error)}; name the remember.json that remember_study writes"
+        ) from None
     return found
 
 
