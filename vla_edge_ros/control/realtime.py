@@ -46,8 +46,8 @@ def set_exact_timers() -> None:
 def keep_heap() -> None:
     """Have glibc keep what is freed, up to 32 MB a piece, for what is allocated next.
 
-    By default it maps every large block anew: of the 0.55 ms for which taking a 640x480 image holds the
-    interpreter lock, half is the kernel's, for pages that it had a moment before.
+    By default it maps every large block anew, and the kernel clears pages that it had a moment before: for
+    half of the time for which taking a 640x480 image holds the interpreter lock (two cores of an EPYC).
     """
     with contextlib.suppress(AttributeError):  # another C library
         libc.mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
