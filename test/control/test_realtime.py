@@ -5,6 +5,7 @@ import mmap
 import os
 import resource
 import signal
+import textwrap
 import time
 
 import pytest
@@ -15,7 +16,7 @@ from processes import run_python
 from vla_edge_ros.control import realtime
 from vla_edge_ros.control.realtime import set_fifo_priority, settle_memory
 from vla_edge_ros.control.schedule import next_tick
-from vla_edge_ros.engine.linux import process_memory, sleep_until
+from vla_edge_ros.engine.linux import libc, process_memory, sleep_until
 
 PERIOD_NS = 33_333_000
 
@@ -133,6 +134,28 @@ print(os.sched_getscheduler(0) == os.SCHED_OTHER, any("SCHED_FIFO" in warning fo
 print(open("/proc/self/timerslack_ns").read().strip(), round(sys.getswitchinterval(), 6))
 """)
     assert lines == ["True False", f"1 {realtime.SWITCH_INTERVAL_S}"]
+
+
+@pytest.mark.skipif(not hasattr(libc, "mallopt"), reason="this C library has no mallopt, only glibc has")
+def test_a_kept_heap_gives_the_same_pages_again_without_asking_the_kernel():
+    code = """
+        import resource
+        from vla_edge_ros.control.realtime import keep_heap
+
+        def faults():
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+            for _ in range(20):
+                bytearray(4 << 20)
+                bytearray(1 << 20)
+            return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+        print(faults())
+        keep_heap()
+        faults()
+        print(faults())
+    """
+    given_back, kept = map(int, lines_of(textwrap.dedent(code)))
+    assert kept < given_back / 4
 
 
 def test_settled_memory_is_out_of_garbage_collection():

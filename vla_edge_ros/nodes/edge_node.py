@@ -60,6 +60,7 @@ from vla_edge_ros.perception.camera import CameraPipeline
 from vla_edge_ros.perception.frame_buffer import FrameBuffer
 from vla_edge_ros.perception.frame_log import THUMBNAIL_SHAPE, FrameLog, thumbnail
 from vla_edge_ros.perception.refusal import Refusal
+from vla_edge_ros.perception.serialized import read_compressed_image, read_image
 
 try:
     from rclpy.event_handler import SubscriptionEventCallbacks
@@ -279,12 +280,13 @@ class EdgeNode(LifecycleNode):
             settings.stamp_watch(values),
             self.resolve_topic_name("image"),
             [log for log in (self._thumbnails, self._signatures, self._pictures) if log is not None],
+            read_compressed_image if values["camera.is_compressed"] else read_image,
         )
         image_type = CompressedImage if values["camera.is_compressed"] else Image
         newest = QoSProfile(depth=1, reliability=qos_profile_sensor_data.reliability)
         latched = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
         subscriptions = [
-            self.create_subscription(image_type, "image", self._on_image, newest),
+            self.create_subscription(image_type, "image", self._on_image, newest, raw=True),
             # One subscription alone misses the publishers of the other durability.
             self.create_subscription(String, "instruction", self._on_instruction, QoSProfile(depth=1)),
             self.create_subscription(
@@ -338,7 +340,7 @@ class EdgeNode(LifecycleNode):
             self._controller.post(settings.live_settings(accepted))
         return SetParametersResult(successful=True)
 
-    def _on_image(self, message: Image | CompressedImage) -> None:
+    def _on_image(self, message: bytes) -> None:
         receipt_ns, ros_now_ns = self._steady_clock.pair()
         verdict = self._camera.on_image(message, receipt_ns, ros_now_ns)
         is_refused = isinstance(verdict, Refusal)

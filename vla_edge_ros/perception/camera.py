@@ -1,7 +1,7 @@
 """From a camera's callback to the frame buffer, whatever the message holds."""
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import cv2
 import numpy as np
@@ -24,6 +24,7 @@ class CameraPipeline:
     withheld: whole frames that were not new (a repeated stamp, a frozen picture).
     refused: messages by kind of refusal. last_refusal: the newest one, or None.
     logs: where each frame is put down before it is published.
+    read: what makes a message of what `on_image` is given, such as `read_image`; None for messages.
     is_frozen: whether the newest whole frame was one of a frozen camera.
 
     OpenCV is set to one thread for the process: a picture of this size gains nothing from more, and they
@@ -37,6 +38,7 @@ class CameraPipeline:
         watch: StampWatch,
         topic: str,
         logs: Sequence[FrameLog] = (),
+        read: Callable[[bytes, str], object] | None = None,
     ):
         cv2.setNumThreads(1)
         self.topic = topic
@@ -47,6 +49,7 @@ class CameraPipeline:
         self.is_frozen = False
         self._buffer = buffer
         self._logs = logs
+        self._read = read
         self._resizer = resizer
         self._frame = np.empty((resizer.height, resizer.width, 3), np.uint8)
         self._decoded: np.ndarray | None = None
@@ -58,6 +61,8 @@ class CameraPipeline:
         """
         self.received += 1
         try:
+            if self._read is not None:
+                message = self._read(message, self.topic)
             rgb = decode(message, self.topic, out=self._decoded)
             if rgb.flags.owndata:
                 self._decoded = rgb
