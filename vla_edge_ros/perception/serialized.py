@@ -1,7 +1,7 @@
 """sensor_msgs/Image and CompressedImage from the bytes that the middleware delivers.
 
-rclpy can hand over a message as bytes. It then copies the pixels once and not twice, with the interpreter lock
-held. Nothing is copied here.
+rclpy can hand over a message as bytes. It then copies the pixels once and not twice, with the interpreter
+lock held. Nothing is copied here.
 
 OMG Common Data Representation as DDSI-RTPS 2.2 uses it (10.2): four bytes of encapsulation, then values of n
 bytes at multiples of n.
