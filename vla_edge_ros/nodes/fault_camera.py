@@ -65,6 +65,8 @@ class FaultCamera:
                 continue
             self._send(*taken)
             if held_back is not None:
+                # Later, or a reader that keeps one message would never see the newer picture.
+                self._is_closing.wait(period_s / 4)
                 self._send(*held_back)
                 held_back = None
 
