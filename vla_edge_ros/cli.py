@@ -20,7 +20,7 @@ from pathlib import Path
 from types import ModuleType
 
 from vla_edge_ros import __version__
-from vla_edge_ros.errors import UserError
+from vla_edge_ros.errors import UserError, reason_of
 from vla_edge_ros.share import PACKAGE
 
 
@@ -191,7 +191,7 @@ def main(argv: list[str] | None = None) -> int:
         return 128 + signal.SIGPIPE
     except OSError as error:
         where = f"{error.filename}: " if error.filename is not None else ""
-        return _refuse(name, f"{where}{error.strerror or error}")
+        return _refuse(name, f"{where}{reason_of(error)}")
     except KeyboardInterrupt:
         return 130
 

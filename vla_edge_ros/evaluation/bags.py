@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import zstandard
 
-from vla_edge_ros.errors import UserError, printable
+from vla_edge_ros.errors import UserError, printable, reason_of
 from vla_edge_ros.evaluation.message_types import COMPRESSED_IMAGE, IMAGE, STRING, deserialise
 from vla_edge_ros.evaluation.recording import ZSTD_MAGIC, RawMessage, Storage, StorageError
 from vla_edge_ros.evaluation.recording_files import open_storage, recording_files
@@ -221,7 +221,7 @@ def open_bag(path: str | Path) -> Bag:
         except StorageError as error:
             raise BagRefused(f"{file}: {error}") from None
         except OSError as error:
-            raise BagRefused(f"{file}: {error.strerror or error}") from None
+            raise BagRefused(f"{file}: {reason_of(error)}") from None
         bag = Bag(path, storages, resources.pop_all())
     if bag.truncated_after == 0:
         bag.close()

@@ -14,7 +14,7 @@ from vla_edge_ros.arguments import whole
 from vla_edge_ros.engine.presets import TRAINED
 from vla_edge_ros.errors import UserError
 from vla_edge_ros.evaluation import run_document
-from vla_edge_ros.evaluation.arguments import add_parameter_argument, given_parameters
+from vla_edge_ros.evaluation.arguments import add_parameter_argument, given_parameters, refuse_own
 from vla_edge_ros.figures import in_words, proportion
 from vla_edge_ros.nodes.simulated_run import (
     Episode,
@@ -44,8 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     console = Console()
     given = given_parameters(args)
-    if _OWN in given:
-        raise UserError(f"--param {_OWN}: simulate sets it itself; leave it out")
+    refuse_own(given, [_OWN], "simulate")
     if args.expert and given:
         raise UserError("--param: the expert has no parameters of the node; leave them or --expert out")
     if args.json is not None:

@@ -37,6 +37,7 @@ from vla_edge_ros.control.clock import SteadyClock
 from vla_edge_ros.control.realtime import set_fifo_priority
 from vla_edge_ros.errors import UserError
 from vla_edge_ros.nodes.bag_recorder import BagRecorder
+from vla_edge_ros.nodes.images import rgb8_image
 from vla_edge_ros.nodes.parameters import declare
 from vla_edge_ros.parameters import SIMULATION, ParameterRefused, validate
 from vla_edge_ros.simulation.controllers import Waypoint
@@ -215,13 +216,10 @@ class SimulationNode(Node):
         noise = np.random.default_rng(0)
         try:
             while self._wait_for_next(self._values["camera_hz"]):
-                stamp = self.get_clock().now().to_msg()
+                stamp_ns = self.get_clock().now().nanoseconds
                 # A sensor never gives one picture twice, which the node takes for a frozen camera.
-                frame = with_sensor_noise(renderer.render(self._lock), noise)
-                height, width, _ = frame.shape
-                data = array.array("B", frame.tobytes())
-                image = Image(height=height, width=width, encoding="rgb8", step=3 * width, data=data)
-                image.header.stamp, image.header.frame_id = stamp, "camera"
+                image = rgb8_image(with_sensor_noise(renderer.render(self._lock), noise), stamp_ns)
+                image.header.frame_id = "camera"
                 self._images.publish(image)
                 self._record("image", image)
                 self._n_images += 1

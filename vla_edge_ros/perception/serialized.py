@@ -1,7 +1,8 @@
 """sensor_msgs/Image and CompressedImage from the bytes that the middleware delivers.
 
 rclpy can hand over a message as bytes. It then copies the pixels once and not twice, with the interpreter
-lock held. Nothing is copied here.
+lock held. Nothing is copied here. The reader of rosbags copies, and the node needs nothing else of that
+library.
 
 OMG Common Data Representation as DDSI-RTPS 2.2 uses it (10.2): four bytes of encapsulation, then values of n
 bytes at multiples of n.
@@ -94,22 +95,22 @@ class _Reader:
         self._stamp = struct.Struct(f"{order}iI")
 
     def uint8(self) -> int:
-        return self.take(1)[0]
+        return self._take(1)[0]
 
     def uint32(self) -> int:
         self._at = -(-self._at // 4) * 4
-        return self._uint32.unpack(self.take(4))[0]
+        return self._uint32.unpack(self._take(4))[0]
 
     def string(self) -> str:
-        return bytes(self.take(self.uint32())).rstrip(b"\0").decode(errors="replace")
+        return bytes(self._take(self.uint32())).rstrip(b"\0").decode(errors="replace")
 
     def sequence(self) -> memoryview:
-        return self.take(self.uint32())
+        return self._take(self.uint32())
 
     def header(self) -> Header:
-        return Header(Stamp(*self._stamp.unpack(self.take(8))), self.string())
+        return Header(Stamp(*self._stamp.unpack(self._take(8))), self.string())
 
-    def take(self, n_bytes: int) -> memoryview:
+    def _take(self, n_bytes: int) -> memoryview:
         taken = self._message[self._at : self._at + n_bytes]
         if len(taken) < n_bytes:
             raise ValueError(f"wanted {n_bytes} bytes at {self._at}, found {len(taken)}")
