@@ -17,6 +17,7 @@ from vla_edge_ros.control import settings
 from vla_edge_ros.engine.vision import FRAME_HEIGHT, FRAME_WIDTH
 from vla_edge_ros.parameters import validate_all
 from vla_edge_ros.perception.frame import FrameMeta
+from vla_edge_ros.simulation.commanded import CONTROL_HZ
 from vla_edge_ros.simulation.environment import Environment
 from vla_edge_ros.simulation.model_actor import DEPLOYMENT
 from vla_edge_ros.simulation.scene import N_JOINTS
@@ -34,6 +35,17 @@ MOST_QUERIES = 48
 
 MISSED = 0.02
 """Share of ticks without a pass, so that strides do not always begin on the same tick."""
+
+LINGER_SHARE, LINGER_S = 0.5, 4.0
+"""Of the episodes, and up to how long they go on after their end: a policy that is late has to know what
+an arm at rest looks like from a memory of more frames than the expert ever needs."""
+
+LATENCIES = (1, 2)
+"""In ticks, one drawn for each episode: the node's camera has no phase with its ticks."""
+
+_NOISE_MEMORY = (0.9, 0.98)
+"""Of the noise from tick to tick, one drawn for each episode. Noise of the second kind holds the arm off its
+goal at a standstill: what does not move is then no sign of having arrived."""
 
 _KEPT_MOVING, _KEPT_RESTING = 0.6, 0.12
 _MOVES_FROM = 2e-3
@@ -103,19 +115,25 @@ class _Recording:
 def roll_out(environment: Environment, task: str, seed: int) -> list[Sequence]:
     """One episode of the expert, a sequence for each instruction.
 
-    Its actions are disturbed by noise that comes and goes over some ten ticks, of a strength drawn for the
-    episode, so that the expert is seen to come back from where a policy's own errors would take it (Laskey
-    et al., DART, 2017).
+    Its actions are disturbed by noise that comes and goes over some ten ticks or fifty, of a strength drawn
+    for the episode, so that the expert is seen to come back from where a policy's own errors would take it
+    (Laskey et al., DART, 2017). Half of the episodes go on after their end.
     """
     rng = np.random.default_rng((seed, 1))
     parameters = validate_all(DEPLOYMENT)
     prompter = settings.Prompter(parameters)
-    strength = 0.0 if rng.random() < 0.25 else rng.uniform(0.001, 0.012)
+    strength = 0.0 if rng.random() < 0.2 else rng.uniform(0.001, 0.014)
+    if task == "remember":
+        strength *= 0.4  # More would take the arm off its place before the lamp, which ends the episode.
+    memory = rng.choice(_NOISE_MEMORY)
     noise = np.zeros(N_JOINTS)
+    lingers = int(CONTROL_HZ * rng.uniform(0, LINGER_S)) if rng.random() < LINGER_SHARE else 0
+    environment.latency_ticks = int(rng.choice(LATENCIES))
     observation = environment.reset(seed, task)
     sequences: list[Sequence | None] = []
     recording: _Recording | None = None
-    while not environment.is_over:
+    while not environment.is_over or lingers:
+        lingers -= environment.is_over
         action = environment.expert_action()
         instruction = prompter.changed_to(observation.instruction)
         if instruction is not None:
@@ -124,9 +142,9 @@ def roll_out(environment: Environment, task: str, seed: int) -> list[Sequence]:
             recording = _Recording(task, instruction.tokens, parameters)
         elif rng.random() >= MISSED:
             recording.observe(environment, observation.tick, action, rng)
-        noise = 0.9 * noise + np.sqrt(1 - 0.9**2) * strength * rng.standard_normal(N_JOINTS)
+        noise = memory * noise + np.sqrt(1 - memory**2) * strength * rng.standard_normal(N_JOINTS)
         moved = action.copy()
-        moved[:N_JOINTS] += noise * (1.0 if np.abs(action[:N_JOINTS]).max() >= _MOVES_FROM else 0.3)
+        moved[:N_JOINTS] += noise
         observation = environment.step(moved)
     sequences.append(recording.finish(rng))
     return [sequence for sequence in sequences if sequence is not None]

@@ -40,7 +40,7 @@ class Recipe:
     the hints' loss beside the actions'.
     """
 
-    steps: int = 700
+    steps: int = 1600
     sequences: int = 128
     queries: int = 40
     learning_rate: float = 1.5e-3

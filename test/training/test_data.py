@@ -6,10 +6,20 @@ from training.contexts import contexts_of, draw_memory
 from training.data import Steps, UnfitData, load_data
 from training.hints import N_HINTS
 from training.labels import action_rows
-from training.rollouts import Sequence, load, roll_out, save, shard_plan
+from training.rollouts import (
+    FIRST_SEED,
+    LATENCIES,
+    LINGER_S,
+    Sequence,
+    load,
+    roll_out,
+    save,
+    shard_plan,
+)
 from vla_edge_ros.actions.tokens import detokenise
 from vla_edge_ros.parameters import validate_all
-from vla_edge_ros.simulation.environment import Environment, arm_policy
+from vla_edge_ros.simulation.commanded import CONTROL_HZ
+from vla_edge_ros.simulation.environment import Environment, Observation, arm_policy
 from vla_edge_ros.simulation.model_actor import DEPLOYMENT
 
 PARAMETERS = validate_all(DEPLOYMENT)
@@ -84,6 +94,33 @@ def test_a_roll_out_keeps_every_frame_that_the_deployed_memory_retains(has_rende
         assert all(stride <= gap <= stride + 3 for gap in np.diff(retained))
         assert found.ticks[-1] - retained[-1] < stride + 3
         assert np.isfinite(found.actions).all()
+
+
+class _Unseen(Environment):
+    """Takes no pictures, and counts the ticks after an episode's end."""
+
+    n_after_end = 0
+
+    def render(self) -> np.ndarray:
+        return np.zeros((64, 128, 3), np.uint8)
+
+    def step(self, action: np.ndarray) -> Observation:
+        self.n_after_end += self.is_over
+        return super().step(action)
+
+
+def test_some_roll_outs_go_on_after_their_end_and_actions_take_one_tick_or_two():
+    environment = _Unseen(renders=False)
+    after_end, latencies = [], set()
+    for seed in range(24):
+        environment.n_after_end = 0
+        roll_out(environment, "reach", FIRST_SEED + seed)
+        after_end.append(environment.n_after_end)
+        latencies.add(environment.latency_ticks)
+    environment.close()
+    assert latencies == set(LATENCIES)
+    assert 6 <= np.count_nonzero(after_end) <= 18
+    assert max(after_end) <= LINGER_S * CONTROL_HZ
 
 
 def test_contexts_are_those_of_memory_and_do_not_depend_on_ticks_between_strides():

@@ -39,7 +39,8 @@ class Environment:
     renders: whether observations have a frame. `render` takes a picture in any case, and opens OpenGL for it:
         it raises NoRenderer where there is none.
     latency_ticks: an action takes effect so many ticks after the frame that it is of. 1 is the node's:
-        a tick's frame is from its start and its command has effect at the next one's.
+        a tick's frame is from its start and its command has effect at the next one's. It may be set between
+        episodes.
     """
 
     def __init__(self, renders: bool = True, latency_ticks: int = 1) -> None:
@@ -48,7 +49,7 @@ class Environment:
         self._limits = Limits.of(arm_policy().dimensions)
         self._renders = renders
         self._renderer: Renderer | None = None
-        self._latency_ticks = latency_ticks
+        self.latency_ticks = latency_ticks
         self._pending: deque[np.ndarray] = deque()
         self._tick = 0
 
@@ -64,7 +65,7 @@ class Environment:
         """Run one tick; `action` (8,) is seven joint deltas in rad and the gripper from 0 to 1."""
         self._pending.append(np.asarray(action, np.float64))
         before, gripper = self._commanded.joints, self._commanded.gripper
-        if len(self._pending) > self._latency_ticks:
+        if len(self._pending) > self.latency_ticks:
             self._commanded.take(self._pending.popleft(), self.scene.joint_positions)
         for substep in range(1, SUBSTEPS + 1):
             # A trajectory controller goes to its point in a straight line.
