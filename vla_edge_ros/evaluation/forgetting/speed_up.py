@@ -19,7 +19,8 @@ from vla_edge_ros.arguments import whole
 from vla_edge_ros.errors import UserError
 from vla_edge_ros.evaluation.bags import BagRefused
 from vla_edge_ros.evaluation.forgetting.footage import read_footage
-from vla_edge_ros.evaluation.forgetting.jobs import Job, Plan, run_job, save_footage
+from vla_edge_ros.evaluation.forgetting.jobs import Job, Plan, run_job
+from vla_edge_ros.evaluation.forgetting.kept_footage import save_footage
 from vla_edge_ros.evaluation.forgetting.pool import run_local
 from vla_edge_ros.share import share_directory
 
