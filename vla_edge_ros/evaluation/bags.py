@@ -143,7 +143,9 @@ class Bag:
         if not with_messages:
             raise BagRefused(f"{self.path}: there is no message on {_listed(candidates)}")
         if len(with_messages) > 1:
-            raise BagRefused(f"{self.path}: name one of several image topics: {_listed(with_messages)}")
+            raise BagRefused(
+                f"{self.path}: name one of several image topics: {_listed(with_messages)} (option --topic)"
+            )
         return with_messages[0]
 
     def instruction_topic(self) -> str | None:

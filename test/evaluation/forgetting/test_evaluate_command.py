@@ -1,5 +1,6 @@
 """`vla-edge evaluate` from the command line to the page in a browser."""
 
+import io
 import json
 import re
 import shutil
@@ -11,10 +12,13 @@ from pathlib import Path
 
 import pytest
 from recorded import write_rosbag2
+from rich.console import Console
 
 from vla_edge_ros import cli
 from vla_edge_ros.evaluation.forgetting import command
 from vla_edge_ros.evaluation.forgetting.footage import recordings_in
+from vla_edge_ros.evaluation.forgetting.pool import Outcome
+from vla_edge_ros.memory.policies import POLICIES
 from vla_edge_ros.share import share_directory
 
 SAMPLE = share_directory() / "recordings/sample"
@@ -43,6 +47,9 @@ def test_it_leaves_rows_figures_and_a_page(finished):
     assert document["policies"]["fifo"]["needle_recall"] == 0.0
     assert all(figures["victim_us_p99"] > 0 for figures in document["policies"].values())
     assert document["machine"]
+    assert document["plans"] == [["tiny", 10, 8, True, "seeded"]]
+    assert document["refused"] == document["given_up"] == {}
+    assert set(document["policies"]["fifo"]["minus_novelty"]) >= {"regret_rank", "needle_recall"}
 
 
 def test_a_second_run_computes_nothing_twice(finished, monkeypatch, capsys):
@@ -50,7 +57,88 @@ def test_a_second_run_computes_nothing_twice(finished, monkeypatch, capsys):
     monkeypatch.setattr(command, "run_local", lambda jobs, *_: iter(() if not jobs else pytest.fail("again")))
     assert evaluate(SAMPLE, *SMALL, "--out", finished, "--report", finished / "page.html") == 0
     assert (finished / "rows.jsonl").read_text() == before
-    assert "4 trials, of which 4 are there already" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "4 trials, of which 4 are there already" in printed
+    assert "%" not in printed
+
+
+def test_other_weights_and_other_footage_under_the_same_names_are_computed_anew(
+    finished, tmp_path, monkeypatch
+):
+    out = shutil.copytree(finished, tmp_path / "out")
+    again = []
+    monkeypatch.setattr(command, "run_local", lambda jobs, *_: iter(again.extend(jobs) or ()))
+    monkeypatch.setattr(command, "weights_digest", lambda model: "0123456789ab")
+    assert evaluate(SAMPLE, *SMALL, "--out", out) == 2
+    assert {(job.plan.weights, job.policies) for job in again} == {("0123456789ab", ("fifo", "novelty"))}
+    monkeypatch.undo()
+    monkeypatch.setattr(command, "run_local", lambda jobs, *_: iter(again.extend(jobs) or ()))
+    again.clear()
+    shutil.rmtree(out / "footage")
+    bag = write_rosbag2(tmp_path / "sample", n_images=12)
+    assert evaluate(bag, *SMALL, "--out", out) == 2
+    assert [job.policies for job in again] == [("fifo", "novelty")] * 2
+
+
+def test_another_recording_of_the_same_name_is_refused(finished, tmp_path, capsys):
+    bag = write_rosbag2(tmp_path / "sample", n_images=12)
+    before = (finished / "forgetting.json").read_text()
+    assert evaluate(bag, *SMALL, "--out", finished) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"was made of {SAMPLE.resolve()} (" in line and line.endswith("give another --out")
+    assert (finished / "forgetting.json").read_text() == before
+
+
+def test_a_recording_that_is_not_there_is_refused_though_its_footage_is(finished, tmp_path, capsys):
+    assert evaluate(tmp_path / "sample", *SMALL, "--out", finished) == 2
+    assert "sample: no such file or folder" in capsys.readouterr().err
+
+
+def test_one_of_several_image_topics_is_named(tmp_path, capsys):
+    bag = write_rosbag2(tmp_path / "bag", topics=("/left", "/right"))
+    words = ("--policies", "fifo", "--capacities", "3", "--seeds", "1", "--frames", "8", "--workers", "1")
+    assert evaluate(bag, *words, "--out", tmp_path / "out") == 2
+    assert "name one of several image topics: /left" in (said := capsys.readouterr().err)
+    assert "--topic" in said
+    assert evaluate(bag, *words, "--topic", "/left", "--out", tmp_path / "out") == 0
+
+
+def test_a_model_that_is_none_is_refused_before_a_recording_is_read(tmp_path, capsys):
+    assert evaluate(SAMPLE, *SMALL, "--model", "nothing", "--out", tmp_path) == 2
+    assert "model 'nothing' is neither a preset" in capsys.readouterr().err
+    assert not (tmp_path / "footage").exists()
+
+
+@pytest.mark.parametrize(("module", "words"), [("ray", ("--address", "auto")), ("pyarrow", ("--parquet",))])
+def test_a_missing_module_is_named_before_a_recording_is_read(tmp_path, monkeypatch, capsys, module, words):
+    monkeypatch.setitem(sys.modules, module, None)
+    assert evaluate(SAMPLE, *SMALL, *words, "--out", tmp_path) == 2
+    assert f"the Python module {module} is missing" in capsys.readouterr().err
+    assert not (tmp_path / "footage").exists()
+
+
+def test_jobs_that_were_given_up_keep_their_rows_and_are_named(finished, tmp_path, monkeypatch):
+    rows = [json.loads(line) for line in (finished / "rows.jsonl").read_text().splitlines()]
+
+    def run_local(jobs, *_):
+        for job in jobs:
+            own = [row for row in rows if row["seed"] == job.seed]
+            yield Outcome(job, own[: 2 - job.seed], "ValueError: no more" if job.seed else "")
+
+    monkeypatch.setattr(command, "run_local", run_local)
+    assert evaluate(SAMPLE, *SMALL, "--out", tmp_path) == 1
+    assert (tmp_path / "rows.jsonl").read_text().count("\n") == 3
+    document = json.loads((tmp_path / "forgetting.json").read_text())
+    assert document["given_up"] == {"sample, seed 1, capacity 3": "ValueError: no more"}
+    assert "given up: sample, seed 1, capacity 3" in (tmp_path / "report.html").read_text()
+
+
+def test_the_closing_table_has_policies_in_full_in_a_narrow_terminal(finished):
+    figures = json.loads((finished / "forgetting.json").read_text())["policies"]["fifo"]
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(command._table({"policies": dict.fromkeys(POLICIES, figures)}))
+    first_words = [line.split()[0] for line in console.export_text().splitlines()]
+    assert first_words[-len(POLICIES) :] == list(POLICIES)
 
 
 def test_the_same_job_gives_the_same_row_but_for_its_times(finished, tmp_path):
@@ -178,7 +266,10 @@ def test_a_recording_without_images_is_named_and_the_others_go_on(tmp_path, caps
     assert evaluate(folder, *words, "--out", tmp_path / "out") == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert "silent" in printed
-    assert json.loads((tmp_path / "out/forgetting.json").read_text())["bags"] == ["good"]
+    document = json.loads((tmp_path / "out/forgetting.json").read_text())
+    assert document["bags"] == ["good"]
+    assert "silent" in document["refused"][str(folder / "silent")]
+    assert "refused: silent" in (tmp_path / "out/report.html").read_text()
 
 
 def test_a_recording_that_fits_into_memory_is_named_and_left_out(tmp_path, capsys):

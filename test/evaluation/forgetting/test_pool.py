@@ -5,6 +5,7 @@ import pytest
 import workers
 
 from vla_edge_ros.errors import UserError
+from vla_edge_ros.evaluation.forgetting import pool
 from vla_edge_ros.evaluation.forgetting.pool import MAX_ATTEMPTS, run_local, run_on_ray
 
 
@@ -41,9 +42,21 @@ def test_a_job_that_raises_is_given_up_with_one_line():
     ]
 
 
-def test_workers_end_with_whoever_asked_for_them(monkeypatch):
-    from vla_edge_ros.evaluation.forgetting import pool
+def test_a_job_that_raises_keeps_the_rows_that_it_had_finished():
+    (outcome,) = run_local([0], workers.raise_after_two, 1)
+    assert [row["value"] for row in outcome.rows] == [0, 1]
+    assert outcome.error == "ValueError: the third is refused"
 
+
+def test_no_more_workers_are_started_than_there_are_jobs(monkeypatch):
+    started = []
+    start = pool._start
+    monkeypatch.setattr(pool, "_start", lambda function: started.append(start(function)) or started[-1])
+    assert values(run_local([7], workers.double, 5)) == [14]
+    assert len(started) == 1
+
+
+def test_workers_end_with_whoever_asked_for_them(monkeypatch):
     started = []
     start = pool._start
     monkeypatch.setattr(pool, "_start", lambda function: started.append(start(function)) or started[-1])

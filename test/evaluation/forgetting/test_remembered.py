@@ -1,11 +1,13 @@
 """Success at a task that needs memory, from rows, by hand."""
 
 import json
+from copy import deepcopy
 
 import pytest
 
-from vla_edge_ros.evaluation.forgetting.remembered import summary, with_remembered
-from vla_edge_ros.figures import wilson_interval
+from vla_edge_ros.errors import UserError
+from vla_edge_ros.evaluation.forgetting.remembered import read_remembered, summary, with_remembered
+from vla_edge_ros.figures import proportion, wilson_interval
 
 
 def rows_of(policy: str, capacity: int, successes: list[int]) -> list[dict]:
@@ -73,3 +75,56 @@ def test_the_success_with_late_cues_is_kept_apart():
     both = with_remembered(evaluated, late)
     assert both["policies"] == evaluated["policies"]
     assert both["remember_late"]["policies"]["fifo"]["remember_success"] == 0.0
+
+
+def whole() -> dict:
+    rows = rows_of("fifo", 4, [1, 0]) + rows_of("novelty", 4, [1, 1])
+    references = {"full": proportion([True]), "at_once": proportion([])}
+    return summary(rows, ["fifo", "novelty"], [4]) | references | {"chance": 0.25}
+
+
+def test_figures_are_read_as_they_were_written(tmp_path):
+    path = tmp_path / "remember.json"
+    path.write_text(json.dumps(whole()))
+    assert read_remembered(path) == json.loads(json.dumps(whole()))
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "reason"),
+    [
+        (("chance",), None, "chance is None, wanted a finite number"),
+        (("full",), {}, "full.value is missing"),
+        (("at_once", "ci95"), [0.1], "an interval is [0.1], wanted two numbers"),
+        (("policies", "fifo"), 3, "policies.fifo is 3, wanted an object"),
+        (("policies", "novelty", "remember_success"), "1", "wanted a finite number"),
+        (("policies", "novelty", "remember_success_ci95"), [1.0] * 3, "wanted two numbers"),
+        (
+            ("policies", "novelty", "remember_minus_fifo"),
+            {"mean": 0.5},
+            "remember_minus_fifo.ci95 is missing",
+        ),
+        (("policies", "fifo", "remember_success_by_capacity"), {}, "fifo has capacities , wanted [4]"),
+        (("capacities",), 4, "capacities is 4, wanted a list"),
+    ],
+)
+def test_figures_of_a_wrong_inner_shape_are_refused_with_the_place(tmp_path, place, value, reason):
+    found = deepcopy(whole())
+    part = found
+    for name in place[:-1]:
+        part = part[name]
+    part[place[-1]] = value
+    path = tmp_path / "remember.json"
+    path.write_text(json.dumps(found))
+    with pytest.raises(UserError, match="it has no figures of remember_study") as refusal:
+        read_remembered(path)
+    assert reason in str(refusal.value)
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"\xff", b"[" * 100_000])
+def test_a_file_without_figures_is_refused_in_one_line(tmp_path, content):
+    path = tmp_path / "remember.json"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match="it has no figures of remember_study"):
+        read_remembered(path)
+    with pytest.raises(UserError, match="No such file or directory; name the remember"):
+        read_remembered(tmp_path / "gone.json")

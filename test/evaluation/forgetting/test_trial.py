@@ -1,9 +1,14 @@
+import hashlib
+import shutil
+
 import numpy as np
 import pytest
 
+from vla_edge_ros.engine.interface import EngineError
+from vla_edge_ros.engine.presets import model_folder
 from vla_edge_ros.evaluation.forgetting.footage import Footage, with_needles
 from vla_edge_ros.evaluation.forgetting.trial import n_slots_for, run_trial, run_unevicted
-from vla_edge_ros.evaluation.forgetting.trial_model import TrialModel
+from vla_edge_ros.evaluation.forgetting.trial_model import TrialModel, weights_digest
 from vla_edge_ros.memory.policies import make_policy
 
 N_FRAMES, CAPACITY = 9, 4
@@ -103,3 +108,17 @@ def test_without_positions_the_order_of_frames_does_not_matter(footage):
         for blocks in ((slots[:32], slots[32:64]), (slots[32:64], slots[:32]))
     )
     np.testing.assert_allclose(one_way, other_way, atol=1e-4)
+
+
+def test_weights_are_told_by_their_digest_wherever_they_lie(tmp_path):
+    trained = model_folder("tiny-vla")
+    copy = shutil.copytree(trained, tmp_path / "copy")
+    own = hashlib.sha256((trained / "model.safetensors").read_bytes()).hexdigest()[:12]
+    assert weights_digest("tiny-vla") == weights_digest(str(copy)) == own
+    with (copy / "model.safetensors").open("r+b") as file:
+        file.seek(-1, 2)
+        file.write(b"\x01")
+    assert weights_digest(str(copy)) != own
+    assert weights_digest("tiny") == "seeded"
+    with pytest.raises(EngineError, match="neither a preset"):
+        weights_digest(str(tmp_path / "nothing"))

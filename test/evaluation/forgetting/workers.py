@@ -34,3 +34,9 @@ def raise_on_three(job):
 def sleep_long(job):
     time.sleep(60)
     return []
+
+
+def raise_after_two(job):
+    yield {"value": 0}
+    yield {"value": 1}
+    raise ValueError("the third is refused")

@@ -1,15 +1,16 @@
 """What is to be evaluated, in jobs that a worker does by itself, and the rows that come of them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from pathlib import Path
+from typing import TypedDict
 
 import numpy as np
 
 from vla_edge_ros.engine.tokenizer import load_tokenizer
 from vla_edge_ros.evaluation.forgetting import metrics
 from vla_edge_ros.evaluation.forgetting.footage import Footage, with_needles
+from vla_edge_ros.evaluation.forgetting.kept_footage import load_footage
 from vla_edge_ros.evaluation.forgetting.trial import Trial, n_slots_for, run_trial, run_unevicted
 from vla_edge_ros.evaluation.forgetting.trial_model import TrialModel
 from vla_edge_ros.memory.policies import embedding_for, make_policy
@@ -26,19 +27,21 @@ class Plan:
 
     frames: passes of one trial. oracle_every: the oracle looks at every so many evictions.
     has_positions: False turns RoPE off, a control: an eviction then moves no other frame's rank.
+    weights: what `model` is, as `weights_digest` has it.
     """
 
     model: str = "tiny"
     frames: int = 32
     oracle_every: int = 8
     has_positions: bool = True
+    weights: str = "seeded"
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
     """One bag, seed and capacity, and the policies that are still to be tried there.
 
-    footage: a file of `save_footage`.
+    footage: a file of `save_footage`, by its absolute path. footage_digest: what it holds, in short.
     """
 
     plan: Plan
@@ -47,24 +50,47 @@ class Job:
     seed: int
     capacity: int
     policies: tuple[str, ...]
+    footage_digest: str = ""
 
     @property
     def name(self) -> str:
         return f"{self.bag}, seed {self.seed}, capacity {self.capacity}"
 
 
-def save_footage(path: Path, footage: Footage) -> None:
-    with path.open("wb") as file:
-        np.savez(file, frames=footage.frames, times_s=footage.times_s)
+class Row(TypedDict):
+    """A row as it stands in a file; None where the trial has nothing to say (no eviction).
+
+    needle_life: passes that each needle was in memory. evicted: (pass, frame). retained: at the end.
+    """
+
+    bag: str
+    footage_digest: str
+    policy: str
+    embedding: str
+    capacity: int
+    seed: int
+    plan_model: str
+    plan_frames: int
+    plan_oracle_every: int
+    plan_has_positions: bool
+    plan_weights: str
+    frames: int
+    evictions: int
+    regret_nats: float | None
+    regret_rank: float | None
+    kl_nats: float | None
+    action_l1: float | None
+    needle_recall: float | None
+    needles: list[int]
+    needle_life: list[int]
+    coverage: float | None
+    eviction_us: list[float]
+    evicted: list[list[int]]
+    retained: list[int]
 
 
-def load_footage(path: str | Path) -> Footage:
-    with np.load(path, allow_pickle=False) as stored:
-        return Footage(stored["frames"], stored["times_s"])
-
-
-def run_job(job: Job) -> list[dict]:
-    """One row for each policy of the job; the same on every machine but for the times and BLAS's rounding.
+def run_job(job: Job) -> Iterator[Row]:
+    """A row for each policy of the job; the same on every machine but for the times and BLAS's rounding.
 
     The seed draws the weights, the needles, the frames' phase and what the policy `random` does.
     """
@@ -79,14 +105,12 @@ def run_job(job: Job) -> list[dict]:
     )
     model = _model(plan, job.seed, n_slots_for(n_frames, len(prompt)) + FRAME_TOKENS)
     unevicted = run_unevicted(model, footage, prompt)
-    rows = []
     for name in job.policies:
         policy = make_policy(name, job.capacity, job.seed)
         trial = run_trial(
             model, footage, prompt, unevicted, policy, embedding_for(name), job.capacity, plan.oracle_every
         )
-        rows.append(row_of(job, name, footage, needles, trial))
-    return rows
+        yield row_of(job, name, footage, needles, trial)
 
 
 @lru_cache(maxsize=2)
@@ -94,14 +118,15 @@ def _model(plan: Plan, seed: int, n_slots: int) -> TrialModel:
     return TrialModel(plan.model, seed, n_slots, ACTION_TOKENS, plan.has_positions)
 
 
-def row_of(job: Job, policy: str, footage: Footage, needles: list[int], trial: Trial) -> dict:
-    """The figures of one trial, in plain values; None where the trial has nothing to say (no eviction)."""
+def row_of(job: Job, policy: str, footage: Footage, needles: list[int], trial: Trial) -> Row:
+    """The figures of one trial, in plain values."""
     held = [needle in trial.retained[-1] for needle in needles]
     last_s = float(footage.times_s[-1])
     pairs = list(zip(trial.losses, trial.chosen, strict=True))
     gone_at = {frame: at for at, frame in trial.evicted}
     return {
         "bag": job.bag,
+        "footage_digest": job.footage_digest,
         "policy": policy,
         "embedding": embedding_for(policy),
         "capacity": job.capacity,

@@ -4,7 +4,7 @@ import contextlib
 import multiprocessing
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any, TypeVar
@@ -22,7 +22,7 @@ _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THR
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a job: its rows, or `error` in one line where it was given up."""
+    """What became of a job: its rows; `error`, one line, where it was given up after those."""
 
     job: Any
     rows: list[dict]
@@ -37,8 +37,10 @@ class _Worker:
     attempt: int = 0
 
 
-def run_local(jobs: Sequence[J], function: Callable[[J], list[dict]], n_workers: int) -> Iterator[Outcome]:
-    """Outcomes as they come, from `n_workers` processes of one BLAS thread each.
+def run_local(
+    jobs: Sequence[J], function: Callable[[J], Iterable[dict]], n_workers: int
+) -> Iterator[Outcome]:
+    """Outcomes as they come, from at most `n_workers` processes of one BLAS thread each.
 
     A job that raises is given up at once, since it would raise again; one whose worker dies is begun again
     by a fresh worker, `MAX_ATTEMPTS` times in all. The others go on. Workers end with this generator.
@@ -47,7 +49,8 @@ def run_local(jobs: Sequence[J], function: Callable[[J], list[dict]], n_workers:
     workers: list[_Worker] = []
     try:
         while waiting or any(worker.job is not None for worker in workers):
-            while waiting and len(workers) < n_workers:
+            n_open = len(waiting) + sum(worker.job is not None for worker in workers)
+            while len(workers) < min(n_workers, n_open):
                 workers.append(_start(function))
             for worker in workers:
                 if worker.job is None and waiting:
@@ -72,7 +75,7 @@ def run_local(jobs: Sequence[J], function: Callable[[J], list[dict]], n_workers:
             _end(worker)
 
 
-def run_on_ray(jobs: Sequence[J], function: Callable[[J], list[dict]], address: str) -> Iterator[Outcome]:
+def run_on_ray(jobs: Sequence[J], function: Callable[[J], Iterable[dict]], address: str) -> Iterator[Outcome]:
     """Outcomes as they come, from the Ray cluster at `address` (`auto`: the one that this machine is in).
 
     A job whose worker dies is begun again, `MAX_ATTEMPTS` times in all. The files that jobs name must be
@@ -99,17 +102,20 @@ def run_on_ray(jobs: Sequence[J], function: Callable[[J], list[dict]], address: 
         ray.shutdown()
 
 
-def _guarded(function: Callable[[J], list[dict]]) -> Callable[[J], tuple[list[dict], str]]:
+def _guarded(function: Callable[[J], Iterable[dict]]) -> Callable[[J], tuple[list[dict], str]]:
     def guarded(job: J) -> tuple[list[dict], str]:
+        rows = []
         try:
-            return function(job), ""
+            for row in function(job):
+                rows.append(row)
         except Exception as error:
-            return [], " ".join(f"{type(error).__name__}: {error}".split())[:200]
+            return rows, " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        return rows, ""
 
     return guarded
 
 
-def _start(function: Callable[[Any], list[dict]]) -> _Worker:
+def _start(function: Callable[[Any], Iterable[dict]]) -> _Worker:
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     before = {name: os.environ.get(name) for name in _ONE_THREAD}
@@ -124,7 +130,7 @@ def _start(function: Callable[[Any], list[dict]]) -> _Worker:
     return _Worker(process, ours)
 
 
-def _work(pipe: Connection, function: Callable[[Any], list[dict]], parent_pid: int) -> None:
+def _work(pipe: Connection, function: Callable[[Any], Iterable[dict]], parent_pid: int) -> None:
     die_with_parent(parent_pid)
     guarded = _guarded(function)
     while True:

@@ -3,18 +3,52 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TypedDict
 
 import numpy as np
 
 from vla_edge_ros.errors import UserError, reason_of
 from vla_edge_ros.evaluation.forgetting.metrics import bootstrap_ci95
+from vla_edge_ros.evaluation.json_shape import check
 from vla_edge_ros.figures import proportion
+from vla_edge_ros.input import read_text
 
 AGAINST = ("fifo", "semantic")
 """Policies that every other one is compared with, seed by seed."""
 
-
 _HEADLINE = ("remember_success", "remember_success_ci95")
+_MAX_FILE_BYTES = 100_000_000
+
+
+class _Proportion(TypedDict):
+    value: float | None
+    ci95: list[float] | None
+
+
+class _Difference(TypedDict):
+    mean: float | None
+    ci95: list[float] | None
+
+
+class _Success(TypedDict):
+    remember_success: float | None
+    remember_success_ci95: list[float] | None
+    remember_success_by_capacity: dict[str, _Proportion]
+
+
+class _Policy(_Success, total=False):
+    remember_minus_fifo: _Difference
+
+
+class _Remembered(TypedDict):
+    """What figures and page take from `remember_study`."""
+
+    seeds: int
+    capacities: list[int]
+    policies: dict[str, _Policy]
+    full: _Proportion
+    at_once: _Proportion
+    chance: float
 
 
 def with_remembered(document: dict, remembered: dict) -> dict:
@@ -34,16 +68,32 @@ def with_remembered(document: dict, remembered: dict) -> dict:
 
 
 def read_remembered(path: Path) -> dict:
-    """The figures that `remember_study` wrote to `path`. Raises UserError where they are not there."""
+    """The figures that `remember_study` wrote to `path`. Raises UserError where they are not there, whole."""
     try:
-        found = json.loads(path.read_text())
-        if not {"policies", "full", "at_once", "seeds"} <= found.keys():
-            raise ValueError("it has no figures of remember_study")
-    except (OSError, ValueError, AttributeError) as error:
-        raise UserError(
-            f"{path}: {reason_of(error)}; name the remember.json that remember_study writes"
-        ) from None
-    return found
+        found = json.loads(read_text(path, _MAX_FILE_BYTES))
+        check(found, _Remembered)
+        _check_intervals(found)
+    except OSError as error:
+        reason = reason_of(error)
+    except (ValueError, RecursionError) as error:
+        reason = f"it has no figures of remember_study: {error}"
+    else:
+        return found
+    raise UserError(f"{path}: {reason}; name the remember.json that remember_study writes")
+
+
+def _check_intervals(found: dict) -> None:
+    """What `check` cannot say: an interval has two ends, and a policy a proportion for each capacity."""
+    intervals = [found["full"]["ci95"], found["at_once"]["ci95"]]
+    for name, figures in found["policies"].items():
+        by_capacity = figures["remember_success_by_capacity"]
+        if list(by_capacity) != [str(capacity) for capacity in found["capacities"]]:
+            raise ValueError(f"{name} has capacities {', '.join(by_capacity)}, wanted {found['capacities']}")
+        intervals += [figures["remember_success_ci95"], *(share["ci95"] for share in by_capacity.values())]
+        intervals.append(figures.get("remember_minus_fifo", {}).get("ci95"))
+    odd = [interval for interval in intervals if interval is not None and len(interval) != 2]
+    if odd:
+        raise ValueError(f"an interval is {odd[0]}, wanted two numbers")
 
 
 def summary(rows: Sequence[dict], policies: Sequence[str], capacities: Sequence[int]) -> dict:

@@ -1,6 +1,6 @@
 """How much sooner two processes are done with an evaluation than one.
 
-    python -m vla_edge_ros.evaluation.forgetting.speed_up [RECORDING] [--seeds 40] [--rounds 3]
+    python -m vla_edge_ros.evaluation.forgetting.speed_up [RECORDING] [--seeds 40] [--rounds 4]
 
 The same jobs of `vla-edge evaluate` by one worker and by two, of one BLAS thread each, in turn and each first
 in every other round, so that a machine that slows down favours neither. The start of the workers counts.
@@ -19,7 +19,8 @@ from vla_edge_ros.arguments import whole
 from vla_edge_ros.errors import UserError
 from vla_edge_ros.evaluation.bags import BagRefused
 from vla_edge_ros.evaluation.forgetting.footage import read_footage
-from vla_edge_ros.evaluation.forgetting.jobs import Job, Plan, run_job, save_footage
+from vla_edge_ros.evaluation.forgetting.jobs import Job, Plan, run_job
+from vla_edge_ros.evaluation.forgetting.kept_footage import save_footage
 from vla_edge_ros.evaluation.forgetting.pool import run_local
 from vla_edge_ros.share import share_directory
 
@@ -58,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("recording", nargs="?", type=Path, help="default: the sample")
     parser.add_argument("--seeds", type=whole(1), default=40, help="jobs (default: %(default)s)")
-    parser.add_argument("--rounds", type=whole(1), default=3, help="default: %(default)s")
+    parser.add_argument("--rounds", type=whole(1), default=4, help="default: %(default)s")
     arguments = parser.parse_args(argv)
     recording = arguments.recording or share_directory() / "recordings/sample"
     try:

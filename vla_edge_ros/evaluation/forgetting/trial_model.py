@@ -1,5 +1,6 @@
 """The NumPy model as the trials need it: any context, and whole distributions of actions."""
 
+import hashlib
 from typing import NamedTuple
 
 import numpy as np
@@ -8,6 +9,7 @@ from threadpoolctl import threadpool_limits
 from vla_edge_ros.engine.interface import FRAME_TOKENS
 from vla_edge_ros.engine.key_summary import key_summary
 from vla_edge_ros.engine.numpy_decoder import NumpyDecoder
+from vla_edge_ros.engine.presets import PRESETS, TRAINED, model_folder
 from vla_edge_ros.engine.weights import open_weights, read_vision
 from vla_edge_ros.memory.signals import PassSignals
 from vla_edge_ros.perception.signature import patch_signature
@@ -97,6 +99,24 @@ class TrialModel:
             logits[step] = decoder.action_logits(normed[0])
             token[0] = self.first_action + int(np.argmax(logits[step]))
         return logits.argmax(axis=1), logits
+
+
+def weights_digest(model: str) -> str:
+    """The first 12 hex digits of the SHA-256 of a model's safetensors, by name, or `seeded`.
+
+    Raises EngineError for a model that `open_weights` refuses.
+    """
+    open_weights(model, 0)
+    folder = model_folder(model)
+    if (model in PRESETS and model not in TRAINED) or not folder.is_dir():
+        return "seeded"
+    single = folder / "model.safetensors"
+    digest = hashlib.sha256()
+    for path in [single] if single.exists() else sorted(folder.glob("*.safetensors")):
+        with path.open("rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+    return digest.hexdigest()[:12]
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
