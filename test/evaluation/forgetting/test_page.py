@@ -3,6 +3,7 @@
 import itertools
 import re
 import xml.etree.ElementTree as ElementTree
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from vla_edge_ros.evaluation.forgetting.eviction_plot import eviction_plot
 from vla_edge_ros.evaluation.forgetting.figure_table import figure_table
 from vla_edge_ros.evaluation.forgetting.footage import Footage
+from vla_edge_ros.evaluation.forgetting.jobs import Plan
 from vla_edge_ros.evaluation.forgetting.page import page
 from vla_edge_ros.evaluation.forgetting.pareto_plot import pareto_front, pareto_plot
 from vla_edge_ros.evaluation.forgetting.policy_style import style_of
@@ -31,10 +33,8 @@ def row(policy: str = "fifo", capacity: int = 4, seed: int = 0, **changes: objec
         "policy": policy,
         "capacity": capacity,
         "seed": seed,
-        "plan_model": "tiny",
-        "plan_frames": N_FRAMES,
-        "plan_oracle_every": 8,
-        "plan_has_positions": True,
+        "footage_digest": "0123456789ab",
+        **{f"plan_{name}": value for name, value in asdict(Plan(frames=N_FRAMES)).items()},
         "frames": N_FRAMES,
         "regret_nats": 0.1,
         "regret_rank": 0.4 + 0.1 * seed,
