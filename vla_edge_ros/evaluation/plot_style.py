@@ -8,6 +8,7 @@ import io
 import re
 
 import matplotlib
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
@@ -32,6 +33,7 @@ _VARIABLES = (
     "HOLD_LATE",
     "SAFE_STOP",
     "FAULT",
+    *(f"policy{number}" for number in range(11)),
 )
 COLOUR = {name: f"#0000{index + 16:02x}" for index, name in enumerate(_VARIABLES)}
 
@@ -57,6 +59,17 @@ RC_PARAMS = {
     "axes.facecolor": "none",
     "savefig.facecolor": "none",
 }
+
+
+def panels_of(figure: Figure, n: int, columns: int) -> list[Axes]:
+    """`n` panels with common axes in rows of at most `columns`; the lowest of each column has the labels."""
+    columns = min(columns, n)
+    panels = figure.subplots(-(-n // columns), columns, sharex=True, sharey=True, squeeze=False).ravel()
+    for axes in panels[n:]:
+        axes.set_axis_off()
+    for axes in panels[max(0, n - columns) : n]:
+        axes.tick_params(labelbottom=True)
+    return list(panels[:n])
 
 
 def to_svg(figure: Figure, name: str) -> str:

@@ -12,6 +12,9 @@ STYLE = """
   --copy: #8a94a3; --vision: #4a90c2; --prefill: #1f5f8b; --decode: #d98a2b; --pass: #b9bec6;
   --FRESH: #2a8f7a; --FRESH_LATE: #86c3a3; --HOLD_NO_FRAME: #a9afb8; --HOLD_STALE_FRAME: #7d8794;
   --HOLD_BUSY: #d9b23b; --HOLD_REFUSED: #d98a2b; --HOLD_LATE: #c4622d; --SAFE_STOP: #b3361f; --FAULT: #7a1f3d;
+  --policy0: #4d5560; --policy1: #2f7fc4; --policy2: #b3400f; --policy3: #8a6d00; --policy4: #0f8a7a;
+  --policy5: #7c3aed; --policy6: #7a0f35; --policy7: #d6479c; --policy8: #3c8f1e; --policy9: #1e2a78;
+  --policy10: #d97706;
 }
 @media (prefers-color-scheme: dark) {
   :root {
@@ -22,6 +25,9 @@ STYLE = """
     --FRESH: #3fae95; --FRESH_LATE: #86c3a3; --HOLD_NO_FRAME: #7d8794; --HOLD_STALE_FRAME: #a9afb8;
     --HOLD_BUSY: #e0bf55; --HOLD_REFUSED: #e5a04b; --HOLD_LATE: #e07f49; --SAFE_STOP: #ee7f68;
     --FAULT: #d0587f;
+    --policy0: #c3cad3; --policy1: #5aa9ec; --policy2: #f2704a; --policy3: #c9ab3c; --policy4: #2fae9d;
+    --policy5: #a98bff; --policy6: #e0527a; --policy7: #f59ad0; --policy8: #9fe06c; --policy9: #6f83e8;
+    --policy10: #ffb04d;
   }
 }
 * { box-sizing: border-box; }
@@ -65,14 +71,20 @@ td { text-align: right; white-space: nowrap; }
 .strip { margin-top: 12px; padding: 16px; background: var(--card); border: 1px solid var(--line);
   border-radius: 10px; }
 .note { color: var(--muted); font-weight: 400; margin-left: 10px; }
-.axis { display: block; width: 100%; height: auto; margin: 10px 0 6px; }
-.axis rect { fill: var(--grid); } .axis path { stroke: var(--accent); stroke-width: 2.5; fill: none; }
-.axis text { font-size: 12px; }
+.axis { position: relative; height: 38px; margin: 10px 0 6px; font-size: 12px; color: var(--muted); }
+.axis svg { display: block; width: 100%; height: 18px; }
+.axis rect { fill: var(--grid); }
+.axis path { stroke: var(--accent); stroke-width: 2.5; fill: none; vector-effect: non-scaling-stroke; }
+.axis .marked { stroke: var(--late); }
+.axis span { position: absolute; top: 20px; transform: translateX(-50%); white-space: nowrap; }
+.axis .first { transform: none; } .axis .last { transform: translateX(-100%); }
+@media (max-width: 600px) { .axis span:nth-of-type(even) { display: none; }
+  main { padding: 24px 14px 48px; } }
 .frames { list-style: none; display: flex; flex-wrap: wrap; gap: 8px 6px; margin: 0; padding: 0; }
 .frames li { width: 92px; font-size: 12px; color: var(--muted); font-variant-numeric: tabular-nums; }
 .frames img { display: block; width: 100%; height: auto; border-radius: 4px; margin-bottom: 2px; }
 .frames .gap { width: auto; min-width: 62px; align-self: stretch; display: flex; flex-direction: column;
-  align-items: center; justify-content: center; padding: 0 8px; border: 1px dashed var(--line);
+  align-items: center; justify-content: center; padding: 0 8px; border: 1px dashed var(--muted);
   border-radius: 4px; text-align: center; line-height: 1.25; }
 .gap span { color: var(--ink); }
 .episodes { margin-top: 12px; overflow-x: auto; }
