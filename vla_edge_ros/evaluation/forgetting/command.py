@@ -19,7 +19,7 @@ from vla_edge_ros.evaluation.forgetting import results
 from vla_edge_ros.evaluation.forgetting.footage import recordings_in
 from vla_edge_ros.evaluation.forgetting.jobs import Job, Plan, run_job
 from vla_edge_ros.evaluation.forgetting.kept_footage import Kept, keep, load_footage
-from vla_edge_ros.evaluation.forgetting.page import page
+from vla_edge_ros.evaluation.forgetting.page import counted, page
 from vla_edge_ros.evaluation.forgetting.pool import run_local, run_on_ray
 from vla_edge_ros.evaluation.forgetting.remembered import read_remembered, with_remembered
 from vla_edge_ros.evaluation.forgetting.trial_model import weights_digest
@@ -121,11 +121,13 @@ def _evaluate(
     output.write_text(args.out / FIGURES, json.dumps(document, indent=1))
     if args.parquet:
         results.write_parquet(args.out / TABLE, own)
-    title = f"Forgetting: {len(document['policies'])} policies on {len(kept)} recordings"
+    n_policies = len(document["policies"])
+    policies = "one policy" if n_policies == 1 else f"{n_policies} policies"
+    title = f"Forgetting: {policies} on {counted(len(kept), 'recording')}"
     model = plan.model if plan.has_positions else f"{plan.model} without positions"
     facts = (
-        f"{', '.join(document['bags'])} · model {model} · {document['seeds']} seeds · {plan.frames} frames a "
-        f"trial · memories of {', '.join(map(str, document['capacities']))} frames"
+        f"{', '.join(document['bags'])} · model {model} · {counted(document['seeds'], 'seed')} · "
+        f"{plan.frames} frames a trial · memories of {', '.join(map(str, document['capacities']))} frames"
         f"{_named(' · refused: ', [Path(path).name for path in refused])}{_named(' · given up: ', given_up)}"
     )
     footage = {name: load_footage(found.file) for name, found in kept.items()}

@@ -97,7 +97,7 @@ def _cards(document: dict) -> list[str]:
             names = [name for name, value in found.items() if value == best]
             cards.append((_few(names), what.format(in_words(best, digits))))
     trials = sum(figures["trials"] for figures in policies.values())
-    cards.append((in_words(trials), f"trials, {_counted(document['seeds'], 'seed')}"))
+    cards.append((in_words(trials), f"trials, {counted(document['seeds'], 'seed')}"))
     inner = "".join(
         f'<div class="card"><b>{figure_table.breakable(value)}</b><span>{html.escape(text)}</span></div>'
         for value, text in cards
@@ -109,7 +109,7 @@ def _few(names: Sequence[str]) -> str:
     return ", ".join(names) if len(names) <= 2 else f"{names[0]} and {len(names) - 1} others"
 
 
-def _counted(n: int, what: str) -> str:
+def counted(n: int, what: str) -> str:
     return f"{n} {what}{'' if n == 1 else 's'}"
 
 
@@ -122,7 +122,7 @@ def _reading(document: dict) -> str:
         told[figures["regret_rank"]["is_significant"]].append(name)
     parts = [f"Least regret by rank: {winner}."]
     if told[True]:
-        seeds = _counted(document["seeds"], "seed")
+        seeds = counted(document["seeds"], "seed")
         parts.append(f"Over {seeds} its distance can be told from chance against {', '.join(told[True])}.")
     if told[False]:
         parts.append(f"It cannot be told from {', '.join(told[False])}.")
