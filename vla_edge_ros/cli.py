@@ -87,6 +87,18 @@ COMMANDS = {
         "Reads what demo, replay or the parameter control.record_path wrote and writes one HTML file.",
         ("vla-edge report out/demo.json",),
     ),
+    "explain": Command(
+        "vla_edge_ros.evaluation.explain.command",
+        "say in words why a tick of a recorded run decided as it did",
+        "Reads what control.record_path, demo or `replay --json` wrote. Tells of a tick when it began, which "
+        "frame it had, what admission predicted, what the engine did, what was published and forgotten, and "
+        "what that means for the arm. Without --tick it lists the ticks worth asking for.",
+        (
+            "vla-edge explain run.jsonl --tick 1234",
+            "vla-edge explain out/demo.json --tick last-miss",
+            "vla-edge explain run.jsonl --list",
+        ),
+    ),
     "evaluate": Command(
         "vla_edge_ros.evaluation.forgetting.command",
         "compare eviction policies on recordings, against an oracle",

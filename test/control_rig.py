@@ -31,7 +31,7 @@ CONFIG = {
     "stall_timeout_ns": 2000 * MS,
 }
 INFO = EngineInfo("scripted", "scripted", VOCABULARY, 4)
-POLICIES = Path(__file__).resolve().parents[2] / "config/policies"
+POLICIES = Path(__file__).resolve().parents[1] / "config/policies"
 
 
 ABORT_NS = 300_000
