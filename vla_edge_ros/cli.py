@@ -62,11 +62,13 @@ COMMANDS = {
         "vla_edge_ros.evaluation.replay",
         "run a bag offline, faster than real time and byte-identically",
         "Runs the same control, memory and engine code on a virtual clock, with a stated or a recorded "
-        "service time. The same bag and seed give the same decisions, actions and journal.",
+        "service time. The same bag and seed give the same decisions, actions and journal. --ticks needs no "
+        "bag: it runs the ticks of a recorded run again and tells the first that differs from its record.",
         (
             "vla-edge replay my_bag --policy semantic --json out/replay.json",
             "vla-edge replay my_bag --topic /camera/image_raw --service-ms 25",
             "vla-edge replay my_bag --times out/demo.json",
+            "vla-edge replay --ticks run.jsonl",
         ),
     ),
     "train": Command(

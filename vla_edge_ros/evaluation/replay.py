@@ -16,6 +16,7 @@ from vla_edge_ros.evaluation.bags import TRUNCATED, open_bag
 from vla_edge_ros.evaluation.film import film_frames
 from vla_edge_ros.evaluation.recorded_run import RecordedRun
 from vla_edge_ros.evaluation.report import write_report
+from vla_edge_ros.evaluation.retrace import command as retrace
 from vla_edge_ros.evaluation.summary import summary_table
 from vla_edge_ros.evaluation.virtual_run import Replay, replay, replay_recorded
 from vla_edge_ros.parameters import validate_all
@@ -24,7 +25,12 @@ _ENGINE_PARAMETERS = {"engine.backend", "engine.model", "memory.slots"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("bag", type=Path, help="recording: a rosbag2 folder or file, a ROS 1 bag or a video")
+    parser.add_argument(
+        "bag",
+        type=Path,
+        nargs="?",
+        help="recording: a rosbag2 folder or file, a ROS 1 bag or a video; --ticks can do without",
+    )
     parser.add_argument("--topic", help="image topic of the recording (default: the only one)")
     add_run_arguments(parser)
     parser.add_argument("--seconds", type=positive, default=float("inf"), help="stop after this much of it")
@@ -35,6 +41,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     times.add_argument(
         "--times", type=Path, metavar="DEMO.JSON", help="repeat a recorded run at its own times instead"
     )
+    times.add_argument(
+        "--ticks",
+        type=Path,
+        metavar="RUN",
+        help="run the ticks of a recorded run again at their own times and compare each with its record: "
+        "from that alone, or where BAG is named from its images too; exit code 1 where a tick differs",
+    )
     parser.add_argument("--json", type=Path, metavar="PATH", help="write decisions, actions, journal, hashes")
     parser.add_argument("--report", type=Path, metavar="PATH", help="write the HTML report")
     parser.add_argument(
@@ -44,6 +57,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     console = Console()
+    if args.ticks is not None:
+        return retrace.run(args, given_parameters(args))
+    if args.bag is None:
+        raise UserError("name a recording; --ticks RUN alone can do without one")
     if args.times is not None and args.instruction is not None:
         raise UserError("--instruction goes with stated times: a recorded run has its own instructions")
     recorded = RecordedRun.load(args.times) if args.times is not None else None
