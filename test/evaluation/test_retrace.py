@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from control_rig import INFO, MS, VOCABULARY, Aborts, ScriptedEngine, Sink
 from recorded import SAMPLE
+from test_virtual_run import SAMPLE_TOPIC, SMALL, a_live_run
 
 from vla_edge_ros.cli import main
 from vla_edge_ros.control import settings
@@ -235,6 +236,18 @@ def test_motion_of_every_kind_comes_out_again(file, seed):
     assert again(run).first is None
 
 
+@pytest.mark.parametrize("file", ["demo_arm", "so101"])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_step_that_lasts_longer_than_a_tick_is_followed_to_where_the_run_got(file, seed):
+    random = np.random.default_rng(seed)
+    script = {int(tick): [Aborts(8 * MS, 9 * MS), 24.0][tick % 2] for tick in random.integers(5, 150, 40)}
+    policy = settings.share_directory() / f"config/policies/{file}.yaml"
+    times = {"control.period_ms": 12.0, "control.deadline_ms": 11.5}
+    run = live(150, ENABLED, script, 6.0, seed=seed, **{"actions.policy_file": str(policy)}, **times)
+    assert {"FRESH", "HOLD_LATE", "HOLD_BUSY"} <= happened(run)
+    assert again(run).first is None
+
+
 CHANGES = {
     "decision": "HOLD_LATE",
     "reason": "another",
@@ -288,6 +301,40 @@ def test_the_command_says_how_many_are_equal_and_what_was_taken_from_the_record(
     assert main(["replay", "--ticks", str(path), "--param", "admission.estimator=fixed"]) == 1
 
 
+JOINTS = [
+    (at_ns, [0.2 + 1e-10 * (at_ns - 5_000_000_000)] * 7)
+    for at_ns in range(5_001_000_000, 8_500_000_000, 10_000_000)
+    if not 7_000_000_000 < at_ns < 7_400_000_000
+]
+ARM = {"actions.policy_file": str(settings.share_directory() / "config/policies/tiny_vla.yaml")}
+
+
+@pytest.mark.parametrize(
+    ("given", "joints"),
+    [
+        ({"actions.late_result": "next_tick"}, ()),
+        ({"admission.estimator": "ema", "memory.policy": "novelty"}, ()),
+        (ARM, JOINTS),
+    ],
+)
+def test_a_run_with_its_recording_comes_out_again_with_and_without_it(capsys, tmp_path, given, joints):
+    run = a_live_run(validate_all(SMALL | given), 100, joints)
+    path = write(tmp_path / "run.jsonl", run)
+    for bag in ([], [str(SAMPLE), "--topic", SAMPLE_TOPIC]):
+        assert main(["replay", *bag, "--ticks", str(path)]) == 0
+        n = len(run.ticks)
+        assert capsys.readouterr().out.startswith(f"{n} ticks run again, {n} equal bit for bit\n")
+
+
+def test_with_its_recording_the_smallest_change_of_an_action_is_found(capsys, tmp_path):
+    run = a_live_run(validate_all(SMALL), 60)
+    tick = next(tick for tick in run.ticks[30:] if tick["decision"] == "FRESH")
+    tick["action"][0] = float(np.nextafter(tick["action"][0], 9.0))
+    path = write(tmp_path / "run.jsonl", run)
+    assert main(["replay", str(SAMPLE), "--topic", SAMPLE_TOPIC, "--ticks", str(path)]) == 1
+    assert f"the first that differs is tick {tick['tick']}, in action:" in capsys.readouterr().out
+
+
 def refused(capsys, *words) -> str:
     assert main(["replay", *map(str, words)]) == 2
     err = capsys.readouterr().err
@@ -322,6 +369,9 @@ def test_what_the_record_does_not_hold_is_refused_in_one_line(capsys, tmp_path):
     assert "gave more than one step at tick 5" in refused(
         capsys, "--ticks", written(ticks=[*ticks[:5], steps, *ticks[6:]])
     )
+    half = ticks[3] | {"events": [{"event": "retune", "control": {"max_hold_ns": "x"}, "admission": {}}]}
+    line = refused(capsys, "--ticks", written(ticks=[*ticks[:3], half, *ticks[4:]]))
+    assert "an event that is not complete: retune" in line
     strange = ticks[3] | {"events": [{"event": "dance"}]}
     assert "an event that is not known here: dance" in refused(
         capsys, "--ticks", written(ticks=[*ticks[:3], strange, *ticks[4:]])

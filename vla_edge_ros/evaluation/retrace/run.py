@@ -17,6 +17,7 @@ from vla_edge_ros.control.ladder import Step
 from vla_edge_ros.control.record import TickRecord
 from vla_edge_ros.engine.vision import FRAME_HEIGHT, FRAME_WIDTH
 from vla_edge_ros.errors import UserError
+from vla_edge_ros.evaluation.json_shape import WrongShape, check
 from vla_edge_ros.evaluation.recorded_run import RecordedRun
 from vla_edge_ros.evaluation.retrace.stand_ins import (
     INFO,
@@ -195,6 +196,8 @@ class _Rig:
                 case "enable" | "disable":
                     posted = Enable(name == "enable")
                 case "retune":
+                    check(event["control"], ControlConfig)
+                    check(event["admission"], AdmissionConfig)
                     control = ControlConfig(**event["control"])
                     posted = Retune(control, AdmissionConfig(**event["admission"]))
                 case "engine_replaced":
@@ -202,7 +205,7 @@ class _Rig:
                     posted = EngineReplaced(replace(INFO, plan_id=event["plan_id"]))
                 case _:
                     raise UserError(f"the recorded run has an event that is not known here: {name}")
-        except (KeyError, TypeError):
+        except (KeyError, TypeError, WrongShape):
             raise UserError(f"the recorded run has an event that is not complete: {name}") from None
         if posted is not None:
             self._controller.post(posted)
