@@ -116,8 +116,8 @@ CONTROL = (
     Parameter(
         "control.record_path",
         "",
-        "File that every tick's record is written to, one JSON object a line, for `vla-edge report`; it is "
-        "replaced at each configuring. Empty: none.",
+        "File that every tick's record is written to, one JSON object a line, for `vla-edge report`, "
+        "`explain` and `replay --ticks`; it is replaced at each configuring. Empty: none.",
     ),
 )
 
