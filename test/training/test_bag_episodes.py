@@ -221,7 +221,7 @@ AT_NS = START_NS + 3 * PERIOD_NS
         (
             [*STATES, floats(AT_NS, [0.0] * 3, "/a"), floats(AT_NS + 1, [0.0] * 2, "/a")],
             {"topics": ["/a"]},
-            f"/a: message 2, stamp {AT_NS + 1}: has 2 values, wanted 3 as in its first message",
+            f"/a: message 2, stamp {AT_NS + 1}: has 2 values, wanted 3 as in the first one",
         ),
     ],
 )  # fmt: skip

@@ -268,8 +268,8 @@ def _finish(
         results_text = json.dumps(results, indent=1, allow_nan=False) + "\n"
     except ValueError:
         raise UserError(
-            f"{out}: a loss or an error is not a finite number: the training has diverged, or actions are too "
-            "large for it; give another --out and other recordings or another --seed"
+            f"{out}: a loss or an error is not a finite number: the training has diverged, or actions are "
+            "too large for it; give another --out and other recordings or another --seed"
         ) from None
     model, policy_file = out / "model", out / policy_files.POLICY_FILE
     write_model(out / "state", model)

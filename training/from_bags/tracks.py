@@ -154,9 +154,7 @@ def _read_topic(bag: Bag, topic: TopicInfo, policy: Policy, heard: set[str]) -> 
         names = _names(message, topic, policy, where)
         first = first or names
         if topic.type == FLOAT_ARRAY and len(names) != len(first):
-            raise UnfitActions(
-                f"{where}: has {len(names)} values, wanted {len(first)} as in its first message"
-            )
+            raise UnfitActions(f"{where}: has {len(names)} values, wanted {len(first)} as in the first one")
         heard.update(names)
         if stamp_ns < newest_ns.get(names, stamp_ns):
             back_s = (newest_ns[names] - stamp_ns) / 1e9
