@@ -19,6 +19,7 @@ from vla_edge_ros.evaluation.message_types import (
     image_message,
     ros2_types,
 )
+from vla_edge_ros.rendering import why_no_renderer
 from vla_edge_ros.simulation.commanded import CONTROL_HZ, arm_policy
 from vla_edge_ros.simulation.environment import Environment
 from vla_edge_ros.simulation.tasks import TASKS
@@ -92,6 +93,9 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.out.exists():
         print(f"{arguments.out}: already there; name a new folder", file=sys.stderr)
+        return 2
+    if (reason := why_no_renderer()) is not None:
+        print(reason, file=sys.stderr)
         return 2
     seeds = range(arguments.seed, arguments.seed + arguments.episodes)
     n_frames = write_expert_bag(arguments.out, arguments.task, seeds)

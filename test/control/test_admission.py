@@ -57,10 +57,7 @@ def test_one_slow_pass_does_not_lock_out():
     for _ in range(10):
         gate.observe(*a_pass(20))
     gate.observe(*a_pass(80))
-    refused = 0
-    while not gate.ask(0, BUDGET).is_admitted:
-        refused += 1
-    assert 1 <= refused <= 3
+    assert [gate.ask(0, BUDGET).is_admitted for _ in range(4)].index(True) >= 1
 
 
 @settings(deadline=None)

@@ -1,4 +1,5 @@
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -6,6 +7,7 @@ from control_rig import INFO, MS, PERIOD, Rig
 
 from vla_edge_ros.control.decision import Decision
 from vla_edge_ros.control.events import ClockJump, Enable, EngineReplaced, Instruction, ResetMemory
+from vla_edge_ros.control.miss_account import MOST_MISSES
 from vla_edge_ros.engine.interface import FrameWork, PromptWork
 from vla_edge_ros.perception.frame_log import FrameLog
 from vla_edge_ros.perception.signature import SIGNATURE_SIZE, patch_signature
@@ -473,6 +475,19 @@ def test_a_slow_engine_is_kept_to_the_promise_and_its_records_say_what_was_predi
     assert last.decision is Decision.HOLD_REFUSED
     assert sum(last.predicted_by_stage.values()) == last.predicted_ns
     assert any(record.allowance_ns for record in records)
+
+
+@pytest.mark.parametrize("held", ["HOLD_REFUSED", "HOLD_NO_FRAME"])
+def test_ticks_that_begin_no_pass_pay_spent_misses_off(held):
+    first_ms = 1.0 if held == "HOLD_REFUSED" else 100 * PERIOD / MS
+    rig = Rig(np.arange(first_ms, 5000, 16.67), max_hold_ns=10**12, admission="conformal")
+    admission = rig.controller.admission
+    admission.config = replace(admission.config, target_miss_rate=0.01)
+    for _ in range(MOST_MISSES + 1):
+        admission.settle(True)
+    decisions = rig.decisions(102)
+    assert decisions[1:80] == [held] * 79
+    assert "FRESH" in decisions[80:102]
 
 
 def test_frames_are_compared_by_their_signatures_where_there_are_some():

@@ -85,6 +85,17 @@ def test_each_promise_that_is_broken_is_named_alone(keywords, what):
     assert not_kept(**keywords) == [what]
 
 
+def test_where_fresh_is_to_go_on_its_share_during_the_fault_counts_and_skipped_ticks_with_it():
+    fresh = {"decision": Decision.FRESH, "hold_ms": 0.0}
+    five = {f"t{t}": fresh | {"frame_index": 2 * t, "frame_stamp_ns": 2 * t} for t in range(BEGAN, ENDED, 2)}
+    wrong = ["FRESH in 50 % of the ticks"]
+    assert not_kept(name="subscriber-stops", **five) == []
+    assert not_kept(name="subscriber-stops", **five | {"t12": {}}) == wrong
+    skipped = {"missing": (11, 12), "t13": {"skipped_ticks": 2}}
+    assert not_kept(name="subscriber-stops", **five | skipped) == wrong
+    assert not_kept(name="memory-reset", t11={"events": ("reset_memory",)}) == ["FRESH in 25 % of the ticks"]
+
+
 def test_an_event_counts_where_it_took_effect_under_the_fault():
     wrong = ["HOLD_STALE_FRAME seen"]
     assert not_kept(name="parameter-change", t11={"events": ("retune",)}) == wrong

@@ -108,6 +108,7 @@ def test_without_a_renderer_a_line_names_the_package_and_the_recording_is_played
     assert run.returncode == 0, run.stdout + run.stderr
     assert run.stdout.startswith("no simulated arm, the recording instead: ")
     assert "sudo apt-get install libegl1 libgl1-mesa-dri" in run.stdout.splitlines()[0]
+    assert "Exception ignored" not in run.stderr
     assert json.loads((tmp_path / "out/demo.json").read_text())["bag"] == "sample"
 
 

@@ -258,6 +258,20 @@ def simulate(environment, *words):
     )
 
 
+@pytest.mark.parametrize(
+    "variable",
+    [{"MUJOCO_EGL_DEVICE_ID": "99"}, {"__EGL_VENDOR_LIBRARY_FILENAMES": "/nonexistent.json"}],
+    ids=["no such device", "no driver"],
+)
+def test_where_opengl_does_not_open_the_command_ends_in_a_line_that_names_the_package(
+    ros_environment, variable
+):
+    run = simulate(ros_environment | variable, "--expert")
+    assert run.returncode == 2
+    assert run.stderr.count("\n") == 1
+    assert "sudo apt-get install libegl1 libgl1-mesa-dri" in run.stderr
+
+
 def test_the_expert_succeeds_over_ros_as_often_as_without_it(ros_environment, has_renderer, tmp_path):
     seeds = range(3, 6)
     environment = Environment(renders=False)

@@ -213,7 +213,16 @@ AT_NS = START_NS + 3 * PERIOD_NS
             {"topics": ["/a"]},
             "the points' times do not grow",
         ),
-        (STATES, {"topics": [JOINTS, JOINTS]}, "pan is on /joint_states and on /joint_states: name one"),
+        (
+            [*STATES, trajectory(AT_NS, ["pan"], [(5, [0.0])], "/a")],
+            {"topics": [JOINTS, "/a"]},
+            "pan is on /joint_states and on /a: name one",
+        ),
+        (
+            [*STATES, floats(AT_NS, [0.0] * 3, "/a"), floats(AT_NS + 1, [0.0] * 2, "/a")],
+            {"topics": ["/a"]},
+            f"/a: message 2, stamp {AT_NS + 1}: has 2 values, wanted 3 as in the first one",
+        ),
     ],
 )  # fmt: skip
 def test_what_cannot_be_trained_on_is_one_line(tmp_path, messages, options, line):

@@ -137,6 +137,12 @@ def test_a_missed_must_is_named(bench, monkeypatch):
     assert "MISSED" in text
 
 
+def test_a_gain_of_nothing_is_no_gain():
+    (must,) = (must for must in MUSTS if must.key == "track_gain_low")
+    verdicts = (judge({"track_gain_low": low}, [must])[0].is_met for low in (0.001, 0.0, -0.001))
+    assert list(verdicts) == [True, False, False]
+
+
 def test_weights_that_are_missing_are_one_line(bench):
     (bench.model / "model.safetensors").unlink()
     code, text = bench("live")

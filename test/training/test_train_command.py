@@ -1,6 +1,7 @@
 """`vla-edge train` as a user calls it: from a recording to what the node loads."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from arm_bag import JOINTS, START_NS, moving_arm, write_bag, write_policy
+from arm_bag import JOINTS, START_NS, joint_state, moving_arm, write_bag, write_policy
 from safetensors.numpy import load_file
 
 from training.expert_bag import write_expert_bag
@@ -69,6 +70,21 @@ def test_an_experts_recording_becomes_a_policy_that_a_replay_runs_with(has_rende
     assert replayed["decisions"][1] == [1, "FRESH"]
     assert main(["doctor", "--seconds", "0.2", *words]) in (0, 1)
     assert "tightest deadline" in capsys.readouterr().out
+
+
+def test_without_a_renderer_the_experts_recording_ends_in_one_line_before_it_is_begun(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "training.expert_bag", str(tmp_path / "bag")],
+        cwd=ROOT,
+        env={**os.environ, "MUJOCO_EGL_DEVICE_ID": "99"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "sudo apt-get install libegl1 libgl1-mesa-dri" in done.stderr
+    assert not (tmp_path / "bag").exists()
 
 
 def test_it_needs_no_ros_and_no_folder_to_be_called_from(arm, tmp_path):
@@ -156,6 +172,8 @@ def test_what_the_node_needs_follows_the_policys_period(arm, capsys, tmp_path):
         (["--param", "engine.model=tiny"], "--param engine.model: train sets it itself; leave it out"),
         (["--bag", "/nowhere"], "/nowhere: no such file or folder"),
         (["--topic", "/up"], "there is no topic /up; its topics are"),
+        (["--instruction", " "], "--instruction: is empty; say what the arm does, or leave it out"),
+        (["--action-topic", JOINTS.strip("/")], "--action-topic: /joint_states is named twice"),
     ],
 )
 def test_bad_input_ends_with_one_line_and_exit_code_2(arm, capsys, tmp_path, words, line):
@@ -164,6 +182,25 @@ def test_bad_input_ends_with_one_line_and_exit_code_2(arm, capsys, tmp_path, wor
     assert line in said
     assert said.count("\n") == 1
     assert not (tmp_path / "out").exists()
+
+
+def test_a_recording_in_which_no_joint_moves_is_refused(capsys, tmp_path):
+    names = ["lift", "pan", "hand"]
+    still = [joint_state(m[2], names, [0.5, 0.2, 1.0]) if m[0] == JOINTS else m for m in moving_arm()]
+    words = ["--bag", write_bag(tmp_path / "bag", still), "--action-topic", JOINTS]
+    code, _, said = call(capsys, *words, "--config", write_policy(tmp_path), "--out", tmp_path / "out")
+    assert code == 2
+    assert "lift, pan, hand: none of them ever changes in the recordings" in said
+    assert said.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_training_that_diverges_writes_no_results(arm, capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(command.Data, "constant_errors", lambda self: {"mean action": float("nan")})
+    code, _, said = call(capsys, *arm, "--out", tmp_path / "out", "--steps", 1, *QUICK)
+    assert code == 2
+    assert "a loss or an error is not a finite number" in said
+    assert not (tmp_path / "out/results.json").exists()
 
 
 def test_a_recording_that_is_cut_short_is_trained_on_only_where_that_is_allowed(arm, capsys, tmp_path):

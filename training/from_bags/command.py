@@ -82,6 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     until_s = time.monotonic() + 60 * args.minutes
+    _refuse_empty_and_doubled(args)
     policy = load_untrained_policy(args.config)
     given = given_parameters(args)
     refuse_own(given, _OWN, "train")
@@ -126,6 +127,14 @@ def run(args: argparse.Namespace) -> int:
     errors["trained"] = data.error_of(training.model, deployment)
     errors |= data.constant_errors()
     return _finish(args.out, parameters, errors, training, data)
+
+
+def _refuse_empty_and_doubled(args: argparse.Namespace) -> None:
+    if args.instruction is not None and not args.instruction.strip():
+        raise UserError("--instruction: is empty; say what the arm does, or leave it out")
+    name, count = Counter(name.strip("/") for name in args.action_topic).most_common(1)[0]
+    if count > 1:
+        raise UserError(f"--action-topic: /{name} is named twice; name each topic once")
 
 
 def node_parameters(policy: Policy) -> dict[str, object]:
@@ -254,12 +263,19 @@ def _warning(errors: dict[str, float]) -> str:
 def _finish(
     out: Path, parameters: dict[str, object], errors: dict[str, float], training: Training, data: Data
 ) -> int:
+    results = {"step": training.step, "held_out_error": errors, "history": training.history}
+    try:
+        results_text = json.dumps(results, indent=1, allow_nan=False) + "\n"
+    except ValueError:
+        raise UserError(
+            f"{out}: a loss or an error is not a finite number: the training has diverged, or actions are "
+            "too large for it; give another --out and other recordings or another --seed"
+        ) from None
     model, policy_file = out / "model", out / policy_files.POLICY_FILE
     write_model(out / "state", model)
     own = dict(zip(_OWN, map(str, (model.resolve(), policy_file.resolve())), strict=True))
     policy_files.write_node_parameters(own | parameters, out)
-    results = {"step": training.step, "held_out_error": errors, "history": training.history}
-    (out / "results.json").write_text(json.dumps(results, indent=1) + "\n")
+    (out / "results.json").write_text(results_text)
     print(f"held-out error, {len(data.held_out)} episodes, as a share of each dimension's range:")
     for name, error in errors.items():
         print(f"  {name:15} {error:.4f}")

@@ -64,9 +64,15 @@ def make_data(
     seed: int,
     device: torch.device,
 ) -> Data:
-    """Statistics of the episodes that are trained on, labels by them, and one tensor of all frames."""
+    """Statistics of the episodes that are trained on, labels by them, and one tensor of all frames.
+
+    Raises UserError where nothing can be learnt.
+    """
     trained, held_out = _split(episodes, seed)
     statistics = statistics_of(np.concatenate([e.actions for e in trained]), policy)
+    if not (statistics.high > statistics.low).any():
+        names = ", ".join(dimension.name for dimension in policy.dimensions)
+        raise UserError(f"{names}: none of them ever changes in the recordings: nothing can be learnt")
     digest = hashlib.sha256(json.dumps(dict(deployment), sort_keys=True).encode())
     labelled: list[Labelled] = []
     n_frames = 0

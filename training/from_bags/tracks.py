@@ -147,10 +147,14 @@ def _read_topic(bag: Bag, topic: TopicInfo, policy: Policy, heard: set[str]) -> 
     is_planned = topic.type == JOINT_TRAJECTORY
     tracks: dict[str, Track] = {}
     newest_ns: dict[tuple[str, ...], int] = {}
+    first: tuple[str, ...] = ()
     for number, (log_ns, message) in enumerate(bag.messages(topic), 1):
         stamp_ns = log_ns if topic.type == FLOAT_ARRAY else header_stamp_ns(message) or log_ns
         where = f"{bag.path}: {topic.name}: message {number}, stamp {stamp_ns}"
         names = _names(message, topic, policy, where)
+        first = first or names
+        if topic.type == FLOAT_ARRAY and len(names) != len(first):
+            raise UnfitActions(f"{where}: has {len(names)} values, wanted {len(first)} as in the first one")
         heard.update(names)
         if stamp_ns < newest_ns.get(names, stamp_ns):
             back_s = (newest_ns[names] - stamp_ns) / 1e9

@@ -128,7 +128,7 @@ Late publishes are left to `vla-edge inject`: they say as much of the machine as
 def page() -> str:
     """The text of docs/faults.md."""
     lines = ["| fault | what happens | seconds | what the node does |", "|---|---|---|---|"]
-    lines += [f"| `{f.name}` | {_what(f)} | {f.seconds:g} | {f.node} |" for f in FAULTS.values()]
+    lines += [f"| `{f.name}` | {_what(f)} | {f.seconds:g} | {_node(f)} |" for f in FAULTS.values()]
     others = ["| what happens | what the node does | test |", "|---|---|---|"]
     others += [f"| {row.what} | {row.node} | `{row.test}` |" for row in COVERED]
     return "\n".join([PAGE_HEAD, *lines, PAGE_MIDDLE, *others, ""])
@@ -138,6 +138,12 @@ def _what(fault: Fault) -> str:
     if fault.backends == BACKENDS:
         return fault.what
     return f"{fault.what}; engine.backend {' or '.join(fault.backends)}"
+
+
+def _node(fault: Fault) -> str:
+    if not fault.least_fresh:
+        return fault.node
+    return f"{fault.node} (at least {100 * fault.least_fresh:g} % of the ticks)"
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -94,6 +94,9 @@ def judge(injection: Injection, max_hold_ms: float) -> dict:
         checks[f"{' or '.join(sorted(map(str, wanted)))} seen"] = bool(wanted & seen)
     for event in fault.must_happen:
         checks[f"{event} took effect"] = event in happened
+    if fault.least_fresh:
+        share = _fresh_share(injection.during)
+        checks[f"FRESH in {100 * fault.least_fresh:g} % of the ticks"] = share >= fault.least_fresh
     if fault.skips_ticks:
         checks["skipped ticks counted"] = any(tick.skipped_ticks for tick in affected)
     if not any(Decision.FAULT in wanted for wanted in fault.must_see):
@@ -158,6 +161,12 @@ def _uses_rising_frames(ticks: Sequence[ToldTick]) -> bool:
             if later.frame_index <= earlier.frame_index or later.frame_stamp_ns == earlier.frame_stamp_ns:
                 return False
     return True
+
+
+def _fresh_share(ticks: Sequence[ToldTick]) -> float:
+    """Of ticks with those that were skipped; 0 where there are none."""
+    n_ticks = sum(1 + tick.skipped_ticks for tick in ticks)
+    return sum(tick.decision.is_fresh for tick in ticks) / max(1, n_ticks)
 
 
 def _longest_without_fresh(ticks: Sequence[ToldTick]) -> int:

@@ -24,6 +24,7 @@ class Fault:
     seconds: how long it lasts unless told otherwise; where the fault ends by itself, the least time watched.
     must_see: during the fault there is a tick with one decision of each set.
     must_happen: events that take effect at ticks during the fault.
+    least_fresh: of the ticks during the fault, the share that must be FRESH.
     skips_ticks: during the fault at least one tick is wholly missed, and counted.
     ends_record: what the node records of itself is not complete afterwards.
     is_inside: it is made by code within the node's or the engine's process (nodes/fault_edge_node.py).
@@ -38,6 +39,7 @@ class Fault:
     seconds: float
     must_see: tuple[frozenset[Decision], ...] = ()
     must_happen: tuple[str, ...] = ()
+    least_fresh: float = 0.0
     skips_ticks: bool = False
     ends_record: bool = False
     is_inside: bool = False
@@ -172,14 +174,18 @@ FAULTS = {
             _see(FRESH, HOLD_NO_FRAME),
         ),
         Fault(
-            "camera-60hz", "a camera at 60 Hz", "FRESH on the newest picture of each tick", 1.0, _see(FRESH)
+            "camera-60hz",
+            "a camera at 60 Hz",
+            "FRESH on the newest picture of each tick",
+            1.0,
+            least_fresh=0.5,
         ),
         Fault(
             "camera-120hz",
             "a camera at 120 Hz",
             "FRESH on the newest picture of each tick; those between are passed over",
             1.0,
-            _see(FRESH),
+            least_fresh=0.5,
         ),
         Fault(
             "camera-frozen",
@@ -207,7 +213,7 @@ FAULTS = {
             "of every two pictures the newer is sent first",
             "counts in /diagnostics the stamps that went back, takes their age from receipt; FRESH goes on",
             1.0,
-            _see(FRESH),
+            least_fresh=0.5,
         ),
         Fault(
             "clock-jump",
@@ -215,13 +221,14 @@ FAULTS = {
             "each jump empties memory; ticks keep to the steady clock; FRESH goes on",
             1.0,
             must_happen=("clock_jump",),
+            least_fresh=0.5,
         ),
         Fault(
             "subscriber-stops",
             "a reliable subscriber of ~/tick and ~/trajectory stops reading (SIGSTOP)",
             "no publish waits for it: FRESH goes on",
             2.0,
-            _see(FRESH),
+            least_fresh=0.5,
         ),
         Fault(
             "parameter-change",
@@ -234,9 +241,10 @@ FAULTS = {
         Fault(
             "memory-reset",
             "~/reset_memory at ten arbitrary moments within ticks",
-            "memory is empty from the start of a tick on; FRESH goes on",
+            "memory is empty from the start of a tick on; HOLD_BUSY while the prompt is read; FRESH goes on",
             1.0,
             must_happen=("reset_memory",),
+            least_fresh=0.25,
         ),
         Fault(
             "instruction-change",
@@ -244,6 +252,7 @@ FAULTS = {
             "memory is empty from the start of a tick on; HOLD_BUSY while the prompt is read; FRESH goes on",
             1.0,
             must_happen=("instruction",),
+            least_fresh=0.25,
         ),
         Fault(
             "node-killed",
@@ -255,9 +264,9 @@ FAULTS = {
         Fault(
             "disk-full",
             "the file of control.record_path cannot grow",
-            "stops recording, says so in /diagnostics (ERROR) and goes on: FRESH",
+            "stops recording, says so in /diagnostics (ERROR); FRESH goes on",
             1.0,
-            _see(FRESH),
+            least_fresh=0.5,
             ends_record=True,
         ),
     )

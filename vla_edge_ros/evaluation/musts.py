@@ -59,7 +59,7 @@ def judge(record: Record, musts: Sequence[Must]) -> list[Verdict]:
 def _verdict(must: Must, record: Record) -> Verdict:
     measured = record.get(must.key)
     bound, aim = (limit(record) if callable(limit) else limit for limit in (must.must, must.aim))
-    compare = {"<=": operator.le, ">=": operator.ge}[must.sense]
+    compare = {"<=": operator.le, ">=": operator.ge, ">": operator.gt}[must.sense]
 
     def is_within(limit: float | None) -> bool | None:
         return None if measured is None or limit is None else compare(measured, limit)

@@ -74,11 +74,6 @@ def _lack(given: dict) -> str | None:
     model = given.get("engine.model", _MODEL)
     if model in TRAINED and not (share_directory() / TRAINED[model]).is_dir():
         return f"{TRAINED[model]} is missing, {model} is not trained here (docs/training.md)"
-    from vla_edge_ros.simulation.renderer import NoRenderer, Renderer
-    from vla_edge_ros.simulation.scene import Scene
+    from vla_edge_ros.rendering import why_no_renderer  # imports MuJoCo
 
-    try:
-        Renderer(Scene()).close()
-    except NoRenderer as reason:
-        return str(reason)
-    return None
+    return why_no_renderer()

@@ -78,8 +78,8 @@ class Process:
         return self._log.read_text(encoding="utf-8", errors="replace").splitlines()
 
     def complaint(self) -> str:
-        """The last line that it printed, without the logger's prefix."""
-        lines = [line for line in self.log_lines() if line.strip()]
+        """The last line that it printed, without the logger's prefix and what Python ignored at its end."""
+        lines = [line for line in _without_ignored(self.log_lines()) if line.strip()]
         return lines[-1].rpartition("]: ")[2] if lines else "it printed nothing"
 
     def stop(self) -> int:
@@ -108,6 +108,18 @@ class Process:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+
+
+def _without_ignored(lines: Iterable[str]) -> Iterator[str]:
+    """Without Python's reports on what a destructor raised: a heading, a traceback, the exception's line."""
+    is_ignored = False
+    for line in lines:
+        if line.startswith("Exception ignored "):
+            is_ignored = True
+        elif not is_ignored:
+            yield line
+        elif not line.startswith((" ", "Traceback ")):
+            is_ignored = False
 
 
 class Question:
