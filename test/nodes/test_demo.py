@@ -7,7 +7,7 @@ import sys
 import pytest
 from recorded import image_payloads, write_mcap, write_rosbag2
 
-from vla_edge_ros.nodes.demo_recording import COMPARED
+from vla_edge_ros.nodes.demo_recording import COMPARED, OF_AN_ARM
 from vla_edge_ros.share import share_directory
 
 SAMPLE = share_directory() / "recordings/sample"
@@ -65,8 +65,13 @@ def test_every_policy_evicted_and_has_its_film_strip(finished):
 
 def test_a_raw_recording_with_another_instruction_is_looped_for_as_long_as_asked(ros_environment, tmp_path):
     bag = write_rosbag2(tmp_path / "bag", n_images=60, instructions=("go left",))
+    stale = [tmp_path / "out" / name for name in OF_AN_ARM]
+    for file in stale:
+        file.parent.mkdir(exist_ok=True)
+        file.touch()
     run = demo(ros_environment, tmp_path, "--bag", bag, "--seconds", 2, "--instruction", "go right")
     assert run.returncode == 0, run.stdout + run.stderr
+    assert not any(file.exists() for file in stale), "of another run than the document's"
     document = json.loads((tmp_path / "out/demo.json").read_text())
     texts = [event["text"] for record in document["records"] for event in record["events"]]
     assert texts == ["go right"]

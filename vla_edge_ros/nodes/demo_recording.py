@@ -25,6 +25,9 @@ from vla_edge_ros.share import share_directory
 COMPARED = ("fifo", "sliding_window", "semantic", "novelty")
 """Policies that the demo replays beside the node's own; `vla-edge evaluate` compares all of them."""
 
+OF_AN_ARM = ("episode.webp", "demo.mcap")
+"""Files that the demo with a simulated arm writes beside its document."""
+
 SECONDS = 12.0
 
 
@@ -51,6 +54,9 @@ def run(args: argparse.Namespace, given: dict, console: Console) -> int:
             raise UserError(f"{path}: the node could use none of the images on {topic.name}")
         document, strips = evaluate(bag, topic.name, values, recorded, COMPARED, console)
         losses, truncated_after = bag.losses, bag.truncated_after
+    for name in OF_AN_ARM:
+        # Of an earlier run: beside this one's document it would be taken for its recording.
+        (args.out / name).unlink(missing_ok=True)
     output.write_text(document_path, json.dumps(document))
     write_report(report_path, document, strips)
     console.print(summary_table(document))
