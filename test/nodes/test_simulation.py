@@ -210,8 +210,10 @@ def test_what_it_sends_and_is_sent_is_recorded(ros, has_renderer, tmp_path):
     beside = Beside(ros, "another")
     beside.until(lambda: len(beside.images) > 5 and beside.instructions)
     beside.until(beside.trajectories.get_subscription_count)
-    beside.send(list(beside.joint_states[-1].position[:7]))
-    beside.until(lambda: len(beside.images) > 10)
+    # More than once: the first is lost where the subscriber has not been matched to the publisher yet.
+    for n_images in (7, 9, 11):
+        beside.send(list(beside.joint_states[-1].position[:7]))
+        beside.until(lambda n_images=n_images: len(beside.images) >= n_images)
     seen = {nanoseconds(image.header.stamp): bytes(image.data) for image in beside.images}
     beside.close()
     assert process.stop() == 0
@@ -220,7 +222,7 @@ def test_what_it_sends_and_is_sent_is_recorded(ros, has_renderer, tmp_path):
         recorded = {image.stamp_ns: image.message.data.tobytes() for image in bag.images("/another/image")}
         texts = [text.text for text in bag.strings("/another/instruction")]
     assert seen.items() <= recorded.items()
-    assert counts["/another/joint_states"] > 10 and counts["/another/vla_edge_node/trajectory"] == 1
+    assert counts["/another/joint_states"] > 10 and 1 <= counts["/another/vla_edge_node/trajectory"] <= 3
     assert texts == [beside.instructions[0].data]
 
 
