@@ -10,7 +10,7 @@ FAKE = {"engine.backend": "fake", "engine.model": "fake:service_ms=5"}
 
 
 def test_it_is_kept(inject_fault):
-    verdict = inject_fault("memory-reset", FAKE, seconds=0.3)
+    verdict = inject_fault("memory-reset", FAKE)
     assert verdict["is_kept"], verdict["checks"]
     assert inject_fault("camera-frozen", FAKE | {"camera.withhold_frozen": False}, 0.6)["is_kept"] is False
 
