@@ -26,7 +26,7 @@ COMPARED = ("fifo", "sliding_window", "semantic", "novelty")
 """Policies that the demo replays beside the node's own; `vla-edge evaluate` compares all of them."""
 
 OF_AN_ARM = ("episode.webp", "demo.mcap")
-"""Files that the demo with a simulated arm writes beside its document."""
+"""Files that the demo with a simulated arm writes beside its document: its picture and its recording."""
 
 SECONDS = 12.0
 

@@ -19,6 +19,7 @@ from vla_edge_ros.evaluation.arguments import refuse_own
 from vla_edge_ros.evaluation.bags import open_bag
 from vla_edge_ros.evaluation.report import write_report
 from vla_edge_ros.nodes.demo_evaluation import evaluate
+from vla_edge_ros.nodes.demo_recording import OF_AN_ARM
 from vla_edge_ros.nodes.demo_screen import DemoScreen
 from vla_edge_ros.nodes.simulated_run import Episode, SimulatedRun, figures_of, run_simulated
 from vla_edge_ros.parameters import validate_all
@@ -36,7 +37,7 @@ IMAGE_TOPIC = "/image"
 def run(args: argparse.Namespace, given: dict, console: Console) -> int:
     """given: the node's parameters of the command line. Raises UserError."""
     document_path, report_path = args.out / "demo.json", args.out / "report.html"
-    picture_path, bag_path = args.out / "episode.webp", args.out / "demo.mcap"
+    picture_path, bag_path = (args.out / name for name in OF_AN_ARM)
     for file in (document_path, report_path, picture_path, bag_path):
         output.prepare(file)
     instruction = given.pop("instruction.initial", "")

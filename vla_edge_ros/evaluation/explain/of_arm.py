@@ -19,19 +19,20 @@ def arm_lines(tick: ToldTick) -> Iterator[str]:
         sent = "A new trajectory was sent, and it" if tick["trajectory_ns"] is not None else "The new action"
         yield f"{sent} is executed{_values(tick)}."
         return
-    if not tick.decision.is_hold and not _was(tick, _STOPPED):
+    motion = _motion_before(tick)
+    if motion == _STOPPED:
+        yield "Motion had been stopped, and no fresh action has ended that."
+    elif not tick.decision.is_hold:
         yield (
             "Motion is being stopped: a trajectory that is being followed is braked to rest; in command "
             f"groups positions repeat, grippers stay and velocities go to zero{_values(tick)}."
         )
-    elif _was(tick, _STOPPED):
-        yield "Motion had been stopped, and no fresh action has ended that."
-    elif _was(tick, _CANCELLED):
+    elif motion == _CANCELLED:
         yield (
             "What was planned had been cancelled by an event, with a trajectory braked to rest, and no fresh "
             f"action has come since: the arm holds{_values(tick)}."
         )
-    elif _was(tick, _FOLLOWING):
+    elif motion == _FOLLOWING:
         ttl = "" if tick.ttl_ns is None else f", at most {in_ms(tick.ttl_ns)} from its frame's capture"
         yield (
             f"No trajectory was sent: its controller goes on with the one before to its end{ttl}. Command "
@@ -49,13 +50,8 @@ def arm_lines(tick: ToldTick) -> Iterator[str]:
 _FOLLOWING, _STOPPED, _CANCELLED = "following", "stopped", "cancelled"
 
 
-def _was(tick: ToldTick, state: str) -> bool:
-    """Whether that is what motion was, from what came last before this tick's decision."""
-    return _motion_before(tick) == state
-
-
 def _motion_before(tick: ToldTick) -> str | None:
-    """None where nothing has moved the arm since the node was activated."""
+    """What motion was before this tick's decision; None where nothing has moved the arm since activation."""
     if _has_cancelled(tick.record):
         return _CANCELLED
     later = tick["tick"]
