@@ -41,6 +41,7 @@ class _Started(TypedDict):
 class _Engine(TypedDict, total=False):
     backend: str
     plan_id: str
+    vocabulary_size: int
 
 
 class _Segment(TypedDict):
@@ -172,6 +173,7 @@ class RecordedRun:
     @classmethod
     def _of(cls, recorded: dict) -> "RecordedRun":
         """Raises WrongShape, or TypeError for a frame of another length."""
+        _add_tokens(recorded.get("records"))
         check(recorded, _Recorded)
         frames = [FrameMeta(*frame) for frame in recorded["received"]]
         return cls(recorded["run"], frames, recorded["records"], recorded["begin"], recorded["end"])
@@ -211,6 +213,13 @@ class RecordedRun:
                 "there, for `vla-edge explain` and `report`; a larger control.record_bytes keeps more"
             )
 
+    @property
+    def vocabulary_size(self) -> int | None:
+        """Of the engine, where every pass has its tokens and its action can be told from them."""
+        passes = [w for tick in self.ticks for w in tick["work"] if w["frame_index"] is not None]
+        is_known = all(done["tokens"] is not None for done in passes)
+        return self.run.get("engine", {}).get("vocabulary_size") if is_known else None
+
     def until_tick(self, end: float) -> "RecordedRun":
         """The run as if it had ended before tick `end`."""
         return replace(self, ticks=[tick for tick in self.ticks if tick["tick"] < end])
@@ -246,6 +255,15 @@ def read_run(path: Path) -> str:
             f"{path}: cannot be read: {reason_of(error)}; name what `vla-edge demo`, `replay --json` or "
             "control.record_path wrote"
         ) from None
+
+
+def _add_tokens(ticks: object) -> None:
+    """Older versions recorded no tokens. What has another shape is left as it is."""
+    for tick in ticks if isinstance(ticks, list) else ():
+        work = tick.get("work") if isinstance(tick, dict) else None
+        for done in work if isinstance(work, list) else ():
+            if isinstance(done, dict):
+                done.setdefault("tokens", None)
 
 
 def is_lines(text: str) -> bool:
