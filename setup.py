@@ -33,7 +33,7 @@ setup(
         "PyYAML>=6.0.1",
         "threadpoolctl>=3.1",
         "rosbags>=0.10.11",
-        "mcap>=1.2.2",
+        "mcap>=1.6.0",
         "zstandard>=0.20",
         "lz4>=4.0.2",
         "tokenizers>=0.15",

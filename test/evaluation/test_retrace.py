@@ -13,6 +13,7 @@ from vla_edge_ros.cli import main
 from vla_edge_ros.control import settings
 from vla_edge_ros.control.clock import VirtualClock
 from vla_edge_ros.control.events import ClockJump, Enable, EngineReplaced, ResetMemory
+from vla_edge_ros.errors import UserError
 from vla_edge_ros.evaluation.recorded_run import RecordedRun
 from vla_edge_ros.evaluation.retrace.compare import compare
 from vla_edge_ros.evaluation.retrace.run import retrace
@@ -68,7 +69,7 @@ class LateSink(Sink):
 
 
 def live(
-    n_ticks=80, events=None, script=None, service_ms=20.0, frame_ms=0.0, seed=0, lost=(), **given
+    n_ticks=80, events=None, script=None, service_ms=20.0, frame_ms=0.0, seed=0, lost=(), steps=1, **given
 ) -> RecordedRun:
     """A run of the controller as the node puts it together, and what the recorder would have kept of it.
 
@@ -97,7 +98,7 @@ def live(
     # Not while a tick decides: to which record such a state goes is the machine's chance.
     arrivals += [(schedule.times(k).start_ns - 2 * MS, feel) for k in range(n_ticks)]
     clock = DriftingClock(iter(sorted(arrivals, key=lambda arrival: arrival[0])), 10**18)
-    engine = AnyTokens(clock, frames, service_ms, action_tokens=len(policy.dimensions))
+    engine = AnyTokens(clock, frames, service_ms, steps, len(policy.dimensions))
     engine.random, engine.frame_ms = random, frame_ms
     faults: list[str] = []
     pictures = settings.picture_log(values)
@@ -126,7 +127,14 @@ def live(
         tick = schedule.following(tick, clock.now_ns())
     frames.close()
     ticks = json.loads(json.dumps([record.to_json() for record in sink.records]))
-    return RecordedRun({"parameters": values}, metas, ticks, begin)
+    engine_told = settings.describe_engine(values, INFO)
+    return RecordedRun({"parameters": values, "engine": engine_told}, metas, ticks, begin)
+
+
+def of_older_version(run: RecordedRun) -> RecordedRun:
+    """As it was recorded before tokens were."""
+    ticks = [t | {"work": [done | {"tokens": None} for done in t["work"]]} for t in run.ticks]
+    return replace(run, ticks=ticks, run={"parameters": run.run["parameters"]})
 
 
 def happened(run: RecordedRun) -> set[str]:
@@ -152,6 +160,7 @@ def test_a_run_with_memory_full_comes_out_again(policy):
     assert any(tick["journal"] for tick in run.ticks)
     assert "FRESH" in happened(run)
     assert again(run).first is None
+    assert again(of_older_version(run)).first is None
 
 
 STOPPED = {10: Aborts(20 * MS, 30 * MS), 30: 60.0, 31: 70.0, 50: "no_frame"}
@@ -216,6 +225,7 @@ def test_whatever_happened_comes_out_again(name, memory):
     run = live(**how, **{"memory.policy": memory})
     assert wanted <= happened(run)
     assert again(run).first is None
+    assert again(of_older_version(run)).first is None
 
 
 @pytest.mark.parametrize("file", ["demo_arm", "so101", "panda_ee_delta", "tiny_vla"])
@@ -234,6 +244,7 @@ def test_motion_of_every_kind_comes_out_again(file, seed):
     )
     assert {"FRESH", "HOLD_BUSY"} <= happened(run)
     assert again(run).first is None
+    assert again(of_older_version(run)).first is None
 
 
 @pytest.mark.parametrize("file", ["demo_arm", "so101"])
@@ -246,6 +257,7 @@ def test_a_step_that_lasts_longer_than_a_tick_is_followed_to_where_the_run_got(f
     run = live(150, ENABLED, script, 6.0, seed=seed, **{"actions.policy_file": str(policy)}, **times)
     assert {"FRESH", "HOLD_LATE", "HOLD_BUSY"} <= happened(run)
     assert again(run).first is None
+    assert again(of_older_version(run)).first is None
 
 
 CHANGES = {
@@ -290,11 +302,63 @@ def test_an_action_that_breaks_the_limits_or_a_hold_that_moves_is_found():
     assert again(run).first.field == "action"
 
 
+def test_actions_come_from_the_recorded_tokens_and_not_from_the_recorded_actions():
+    run = live(events=ENABLED)
+    tick = next(tick for tick in run.ticks[30:] if tick["decision"] == "FRESH")
+    was = tick["action"]
+    tick["action"] = [float(np.nextafter(value, 9.0)) for value in was]
+    first = again(run).first
+    assert (first.tick, first.field, first.again) == (tick["tick"], "action", was)
+
+
+def test_another_token_is_another_action():
+    run = live(events=ENABLED)
+    tick = next(tick for tick in run.ticks[30:] if tick["decision"] == "FRESH")
+    tokens = tick["work"][-1]["tokens"]
+    assert len(tokens) == 7
+    tokens[0] = VOCABULARY - 1 if tokens[0] < VOCABULARY - 128 else VOCABULARY - 255
+    assert (again(run).first.tick, again(run).first.field) == (tick["tick"], "action")
+
+
+@pytest.mark.parametrize("tokens", [[], [400], [400] * 8, [0] * 7, [2**60] * 7, [-1] * 7])
+def test_tokens_that_are_no_action_are_found(tokens):
+    run = live(20)
+    tick = next(tick for tick in run.ticks if tick["decision"] == "FRESH")
+    tick["work"][-1]["tokens"] = tokens
+    first = again(run).first
+    assert (first.tick, first.recorded, first.again) == (tick["tick"], "FRESH", "HOLD_LATE")
+
+
+@pytest.mark.parametrize("late_result", ["discard", "next_tick"])
+def test_chunks_of_several_steps_come_out_again_from_their_tokens(late_result):
+    script = {10: Aborts(20 * MS, 30 * MS), 30: 60.0, 31: 70.0}
+    run = live(events=ENABLED, script=script, steps=4, **{"actions.late_result": late_result})
+    assert max(tick["steps_left"] for tick in run.ticks) > 1
+    assert again(run).first is None
+    with pytest.raises(UserError, match="gave more than one step"):
+        again(of_older_version(run))
+
+
+def test_a_file_without_tokens_is_read_and_told_as_before(capsys, tmp_path):
+    run = live(20)
+    for tick in run.ticks:
+        for done in tick["work"]:
+            del done["tokens"]
+    path = write(tmp_path / "run.jsonl", run)
+    assert main(["replay", "--ticks", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("20 ticks run again, 20 equal bit for bit\n")
+    assert "of a pass's action, its limited values" in out
+    assert main(["explain", str(path)]) == 0
+    assert main(["report", str(path), "--out", str(tmp_path / "page.html")]) == 0
+
+
 def test_the_command_says_how_many_are_equal_and_what_was_taken_from_the_record(capsys, tmp_path):
     path = write(tmp_path / "run.jsonl", live(20))
     assert main(["replay", "--ticks", str(path)]) == 0
     out = capsys.readouterr().out
     assert out.startswith("20 ticks run again, 20 equal bit for bit\n")
+    assert "taken from the record: what the engine gave and when, of a pass its tokens\n" in out
     assert "taken from the record: which frame semantic names" in out
     assert main(["replay", "--ticks", str(path), "--seconds", "0.3"]) == 0
     assert capsys.readouterr().out.startswith("10 ticks run again, 10 equal")
@@ -366,8 +430,9 @@ def test_what_the_record_does_not_hold_is_refused_in_one_line(capsys, tmp_path):
         in line
     )
     steps = ticks[5] | {"steps_left": 4}
+    run_alone = {"parameters": run.run["parameters"]}
     assert "gave more than one step at tick 5" in refused(
-        capsys, "--ticks", written(ticks=[*ticks[:5], steps, *ticks[6:]])
+        capsys, "--ticks", written(run=run_alone, ticks=[*ticks[:5], steps, *ticks[6:]])
     )
     half = ticks[3] | {"events": [{"event": "retune", "control": {"max_hold_ns": "x"}, "admission": {}}]}
     line = refused(capsys, "--ticks", written(ticks=[*ticks[:3], half, *ticks[4:]]))

@@ -16,6 +16,8 @@ class WorkTimes:
     steps_done, remaining: as of the result: the decode steps done, and what was to come at least.
     frame_index: the frame that a pass used; None for a prompt, where it was stopped or found no whole frame.
     retained_frame: the frame that it put into memory, None where it put none.
+    tokens: (K * N,) the N token ids of each of the K steps that a pass gave; None where it gave none, and in
+        records of versions that did not keep them.
     """
 
     work_id: int
@@ -30,6 +32,7 @@ class WorkTimes:
     remaining: StageTimes = field(default_factory=StageTimes)
     frame_index: int | None = None
     retained_frame: int | None = None
+    tokens: list[int] | None = None
 
     @property
     def total_ns(self) -> int:
@@ -128,12 +131,12 @@ class TickRecord:
 
 def work_times(written: dict) -> WorkTimes:
     """What `asdict` made of a WorkTimes, without whatever was written beside it."""
-    known = {name: written[name] for name in WorkTimes.__slots__}
+    known = {name: written[name] for name in WorkTimes.__slots__ if name != "tokens"}
     stages = {
         name: StageTimes(*(written[name][stage] for stage in StageTimes.__slots__))
         for name in ("stages", "remaining")
     }
-    return WorkTimes(**(known | stages))
+    return WorkTimes(**(known | stages), tokens=written.get("tokens"))
 
 
 def tick_record(written: dict) -> TickRecord:

@@ -1,27 +1,41 @@
-"""Writes what the control loop did as JSON lines, off the control thread and in bounded memory."""
+"""Writes what the control loop did to disk, off the control thread and in bounded memory."""
 
 import json
 import threading
 from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from vla_edge_ros import output
 from vla_edge_ros.control.record import TickRecord
+from vla_edge_ros.control.ring import SUFFIX, Ring
 from vla_edge_ros.perception.frame import FrameMeta
+
+RING_BYTES = 256_000_000
+
+_LONGEST_WAIT_S = 0.4
 
 
 class Recorder:
-    """One line an item: {"run": ...}, then {"frame": ...} and {"tick": ...} as they come, {"end": ...}.
+    """Writes items as they come: into a ring of segments where `path` ends in `.mcap`, else as JSON lines.
 
     The queue holds at most `capacity` items; what comes while it is full is dropped and counted in `dropped`.
     A disk that refuses is said once through `error`; recording then stops, what is not on disk counts as
     dropped, and the loop goes on.
     """
 
-    def __init__(self, path: Path, run: dict, capacity: int = 4096) -> None:
-        """Raises UserError where `path` cannot be written."""
-        output.write_text(path, json.dumps({"run": run}) + "\n")
-        self._file = path.open("a", encoding="utf-8")
+    def __init__(
+        self,
+        path: Path,
+        run: dict,
+        capacity: int = 4096,
+        max_bytes: int = RING_BYTES,
+        ros_offset_ns: Callable[[], int] | None = None,
+    ) -> None:
+        """max_bytes, ros_offset_ns: as in `Ring`. Raises UserError where `path` cannot be written."""
+        is_ring = path.suffix == SUFFIX
+        self._file = Ring(path, run, max_bytes, ros_offset_ns) if is_ring else JsonLines(path, run)
         self._queue: deque[TickRecord | FrameMeta | dict] = deque()
         self._capacity = capacity
         self._wake = threading.Event()
@@ -48,19 +62,46 @@ class Recorder:
     def _write(self) -> None:
         n_unsure = 0
         try:
-            with self._file:
-                while not (self._is_closing and not self._queue):
-                    self._wake.wait(1.0)
-                    self._wake.clear()
-                    while self._queue:
-                        n_unsure += 1
-                        self._file.write(json.dumps(_line(self._queue.popleft())) + "\n")
-                    self._file.flush()
+            while not (self._is_closing and not self._queue):
+                self._wake.wait(_LONGEST_WAIT_S)
+                self._wake.clear()
+                while self._queue:
+                    n_unsure += 1
+                    if not self._file.write(self._queue.popleft()):
+                        n_unsure -= 1
+                        self.dropped += 1
+                if self._file.flush():
                     n_unsure = 0
+            self._file.close()
         except Exception as error:  # of the disk, or of an item that is no JSON
             self.error = f"recording stopped: {error}"
             self.dropped += n_unsure + len(self._queue)
             self._queue.clear()
+            self._file.abandon()
+
+
+class JsonLines:
+    """One line an item: {"run": ...}, then {"frame": ...} and {"tick": ...} as they come, {"end": ...}."""
+
+    def __init__(self, path: Path, run: dict) -> None:
+        """Raises UserError where `path` cannot be written."""
+        output.write_text(path, json.dumps({"run": run}) + "\n")
+        self._file = path.open("a", encoding="utf-8")
+
+    def write(self, item: TickRecord | FrameMeta | dict) -> bool:
+        self._file.write(json.dumps(_line(item)) + "\n")
+        return True
+
+    def flush(self) -> bool:
+        self._file.flush()
+        return True
+
+    def close(self) -> None:
+        self._file.close()
+
+    def abandon(self) -> None:
+        with suppress(OSError):
+            self._file.close()
 
 
 def _line(item: TickRecord | FrameMeta | dict) -> dict:

@@ -233,4 +233,5 @@ def describe_engine(parameters: Parameters, info: EngineInfo) -> dict:
         "plan_id": info.plan_id,
         "model": parameters["engine.model"],
         "seed": parameters["engine.seed"],
+        "vocabulary_size": info.vocabulary_size,
     }

@@ -244,6 +244,7 @@ class WorkInFlight:
 
     def _use(self, result: WorkResult, times: WorkTimes, record: TickRecord) -> None:
         times.frame_index = result.frame.index
+        times.tokens = result.tokens.ravel().tolist()
         self._count_used(result.frame.index, record)
         record.top_probability = _mean(result.top_probability[0])
         record.entropy = _mean(result.entropy[0])

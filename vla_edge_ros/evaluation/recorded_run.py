@@ -11,6 +11,7 @@ from vla_edge_ros.engine.interface import loadable_plan
 from vla_edge_ros.errors import UserError, reason_of
 from vla_edge_ros.evaluation.json_shape import WrongShape, check
 from vla_edge_ros.evaluation.playback import Lap
+from vla_edge_ros.evaluation.ring_reading import NoRing, is_ring, ring_text
 from vla_edge_ros.input import read_text
 from vla_edge_ros.perception.frame import FrameMeta
 
@@ -40,11 +41,17 @@ class _Started(TypedDict):
 class _Engine(TypedDict, total=False):
     backend: str
     plan_id: str
+    vocabulary_size: int
+
+
+class _Segment(TypedDict):
+    number: int
 
 
 class _Run(_Started, total=False):
     engine: _Engine
     laps: list[Lap]
+    segment: _Segment
 
 
 class _Begin(TypedDict):
@@ -94,7 +101,8 @@ class _Recorded(TypedDict):
 class RecordedRun:
     """What a run recorded.
 
-    run: how it was started (parameters, engine, and what else its maker put there: `laps`).
+    run: how it was started (parameters, engine, and what else its maker put there: `laps`; `segment`, the
+        oldest one that a ring has).
     frames: every frame that was published to the frame buffer, in order.
     ticks: every tick's record, as `TickRecord.to_json`, in order.
     begin: `at_ns`, when the controller began, and `frame`, the newest frame then, void as those before it.
@@ -109,9 +117,9 @@ class RecordedRun:
 
     @classmethod
     def from_lines(cls, path: Path) -> "RecordedRun":
-        """Read the JSON lines of `control.record_path`; a last line cut by a kill is left out.
+        """Read what `control.record_path` was written to; a last line cut by a kill is left out.
 
-        Raises UserError if the file is none.
+        Raises UserError if it is none.
         """
         return cls._of_lines(path, read_run(path))
 
@@ -165,6 +173,7 @@ class RecordedRun:
     @classmethod
     def _of(cls, recorded: dict) -> "RecordedRun":
         """Raises WrongShape, or TypeError for a frame of another length."""
+        _add_tokens(recorded.get("records"))
         check(recorded, _Recorded)
         frames = [FrameMeta(*frame) for frame in recorded["received"]]
         return cls(recorded["run"], frames, recorded["records"], recorded["begin"], recorded["end"])
@@ -184,6 +193,33 @@ class RecordedRun:
         engine = self.run.get("engine", {})
         return {"engine.plan": loadable_plan(engine.get("backend", ""), engine.get("plan_id", ""))}
 
+    @property
+    def is_start_lost(self) -> bool:
+        """The ring no longer has the run's first segment."""
+        return self.run.get("segment", {"number": 0})["number"] > 0
+
+    @property
+    def first_frame(self) -> int:
+        """The newest frame before the ticks that are there."""
+        return self.ticks[0]["seen_frame"] if self.is_start_lost and self.ticks else self.begin["frame"]
+
+    def check_start(self) -> None:
+        """Raises UserError where the start was lost, without which nothing can be run again."""
+        if self.is_start_lost:
+            numbers = [tick["tick"] for tick in self.ticks]
+            there = f"ticks {numbers[0]} to {numbers[-1]} are" if numbers else "no tick is"
+            raise UserError(
+                f"the recorded run cannot be run again without its start, which its ring has lost: {there} "
+                "there, for `vla-edge explain` and `report`; a larger control.record_bytes keeps more"
+            )
+
+    @property
+    def vocabulary_size(self) -> int | None:
+        """Of the engine, where every pass has its tokens and its action can be told from them."""
+        passes = [w for tick in self.ticks for w in tick["work"] if w["frame_index"] is not None]
+        is_known = all(done["tokens"] is not None for done in passes)
+        return self.run.get("engine", {}).get("vocabulary_size") if is_known else None
+
     def until_tick(self, end: float) -> "RecordedRun":
         """The run as if it had ended before tick `end`."""
         return replace(self, ticks=[tick for tick in self.ticks if tick["tick"] < end])
@@ -194,6 +230,7 @@ class RecordedRun:
 
     def check_replayable(self) -> None:
         """Raises UserError where something happened that a replay cannot repeat, or was not recorded."""
+        self.check_start()
         for number, frame in enumerate(self.frames, 1):
             if frame.index != number:
                 raise UserError(f"the recorded run cannot be replayed: frame {number} was not recorded")
@@ -208,14 +245,25 @@ class RecordedRun:
 
 
 def read_run(path: Path) -> str:
-    """The text of a file that may hold a run in either form. Raises UserError."""
+    """The text of a file that may hold a run in either form, or the lines of a ring. Raises UserError."""
     try:
-        return read_text(path, _MAX_RUN_BYTES)
-    except (OSError, ValueError) as error:
+        return ring_text(path, _MAX_RUN_BYTES) if is_ring(path) else read_text(path, _MAX_RUN_BYTES)
+    except (NoRing, WrongShape) as error:
+        raise UserError(f"{path}: {error}") from None
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(
             f"{path}: cannot be read: {reason_of(error)}; name what `vla-edge demo`, `replay --json` or "
             "control.record_path wrote"
         ) from None
+
+
+def _add_tokens(ticks: object) -> None:
+    """Older versions recorded no tokens. What has another shape is left as it is."""
+    for tick in ticks if isinstance(ticks, list) else ():
+        work = tick.get("work") if isinstance(tick, dict) else None
+        for done in work if isinstance(work, list) else ():
+            if isinstance(done, dict):
+                done.setdefault("tokens", None)
 
 
 def is_lines(text: str) -> bool:

@@ -21,7 +21,7 @@ LARGEST_PICTURE_BYTES = 10_000_000
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "run", type=Path, help="out/demo.json, a replay's JSON, or a control.record_path file"
+        "run", type=Path, help="out/demo.json, a replay's JSON, or what control.record_path names"
     )
     parser.add_argument(
         "--bag",
@@ -85,7 +85,7 @@ def _document_of(recorded: RecordedRun, name: str) -> dict:
     return {
         "kind": "recorded run",
         **run_document.header(name, "", parameters, recorded.run.get("engine", {})),
-        **run_document.summarise(recorded.ticks, recorded.begin["frame"]),
+        **run_document.summarise(recorded.ticks, recorded.first_frame),
         **({"bare_loop_late": bare_loop["late"]} if bare_loop is not None else {}),
         "evictions": {parameters["memory.policy"]: sum(len(tick["journal"]) for tick in recorded.ticks)},
         "records": [tick | run_document.row(tick) for tick in recorded.ticks],

@@ -39,7 +39,7 @@ _DAMAGE = (
 """What the parsers raise on bytes that are not what they should be."""
 
 
-class _CutShort(Exception):
+class CutShort(Exception):
     """The file ends before its last record does, or holds a record that cannot be read."""
 
 
@@ -56,22 +56,22 @@ class McapStorage:
     def messages(self, topics: Collection[str]) -> Iterator[RawMessage]:
         n_read = 0
         try:
-            for channel, schema_name, message in _walk(self._path):
+            for channel, schema_name, message in walk(self._path):
                 n_read += 1
                 if channel.topic in topics:
                     type_name = full_type_name(schema_name)
                     encoding = channel.message_encoding
                     yield RawMessage(channel.topic, type_name, encoding, message.log_time, message.data)
-        except _CutShort:
+        except CutShort:
             self.truncated_after = n_read
 
     def _scan(self) -> list[StoredTopic]:
         counts: dict[tuple[str, str], int] = {}
         try:
-            for channel, schema_name, _ in _walk(self._path):
+            for channel, schema_name, _ in walk(self._path):
                 key = (channel.topic, full_type_name(schema_name))
                 counts[key] = counts.get(key, 0) + 1
-        except _CutShort:
+        except CutShort:
             self.truncated_after = sum(counts.values())
         return [StoredTopic(*key, count) for key, count in counts.items()]
 
@@ -96,11 +96,11 @@ def _topics_of_summary(path: Path) -> list[StoredTopic] | None:
     return [StoredTopic(*key, count) for key, count in counts.items()]
 
 
-def _walk(path: Path) -> Iterator[tuple[Channel, str, Message]]:
+def walk(path: Path, is_sorted: bool = True) -> Iterator[tuple[Channel, str, Message]]:
     """Every whole message of a file with its channel and the name of its schema.
 
-    Messages come in file order, those of a chunk in log order. Raises _CutShort after the last message that
-    can be read, where it is not the last of the file.
+    Messages come in file order, those of a chunk in log order where they are to be sorted. Raises CutShort
+    after the last message that can be read, where it is not the last of the file.
     """
     schemas: dict[int, str] = {0: ""}
     channels: dict[int, Channel] = {}
@@ -114,7 +114,9 @@ def _walk(path: Path) -> Iterator[tuple[Channel, str, Message]]:
                 channels[record.id] = record
             elif isinstance(record, Message):
                 messages.append(record)
-        for message in sorted(messages, key=lambda message: message.log_time):
+        if is_sorted:
+            messages.sort(key=lambda message: message.log_time)
+        for message in messages:
             channel = channels[message.channel_id]
             yield channel, schemas[channel.schema_id], message
 
@@ -132,7 +134,7 @@ def _walk(path: Path) -> Iterator[tuple[Channel, str, Message]]:
         except _DAMAGE:
             with suppress(*_DAMAGE):
                 yield from sort_out(_records(_start_of_cut_chunk(file, whole_until, size_bytes)))
-            raise _CutShort from None
+            raise CutShort from None
 
 
 def _whole_content(chunk: Chunk) -> bytes:

@@ -261,12 +261,19 @@ class EdgeNode(LifecycleNode):
         self._recorder = None
         if values["control.record_path"]:
             run = {"parameters": values, "engine": settings.describe_engine(values, info)}
-            self._recorder = self._keep(Recorder(Path(values["control.record_path"]), run))
+            path, max_bytes = Path(values["control.record_path"]), values["control.record_bytes"]
+            self._recorder = self._keep(
+                Recorder(path, run, max_bytes=max_bytes, ros_offset_ns=self._ros_offset_ns)
+            )
         promise = self._controller.promise
         self._sink = RosSink(self, policy.groups, self._recorder, promise, info.plan_id)
         self._releases.append(self._sink.destroy)
         self._subscribe(values)
         self._report(info)
+
+    def _ros_offset_ns(self) -> int:
+        steady_ns, ros_ns = self._steady_clock.pair()
+        return ros_ns - steady_ns
 
     def _keep(self, resource):
         """Have `resource.close()` called at release, the latest first."""

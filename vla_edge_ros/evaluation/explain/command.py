@@ -16,7 +16,7 @@ from vla_edge_ros.evaluation.explain.tick_list import NAMED, list_lines, place_o
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "run", type=Path, help="a control.record_path file, out/demo.json, or a replay's JSON"
+        "run", type=Path, help="what control.record_path names, out/demo.json, or a replay's JSON"
     )
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--tick", metavar="N", help=f"explain this tick: its number, or {', '.join(NAMED)}")

@@ -36,7 +36,7 @@ def run(args: argparse.Namespace, given: dict) -> int:
             replayed = replay_recorded(bag, topic, values, recorded)
         comparison = compare(recorded.ticks, replayed.records, OUT_AT)
     console = Console(highlight=False, markup=False)
-    for line in [*in_words(comparison), *taken_over(values, args.bag is not None)]:
+    for line in [*in_words(comparison), *taken_over(values, recorded, args.bag is not None)]:
         console.print(printable(line), soft_wrap=True)
     return 0 if comparison.is_equal else 1
 
@@ -54,14 +54,16 @@ def in_words(comparison: Comparison) -> list[str]:
     return lines
 
 
-def taken_over(parameters: Parameters, has_recording: bool) -> list[str]:
+def taken_over(parameters: Parameters, recorded: RecordedRun, has_recording: bool) -> list[str]:
     """What was taken from the record, so that its being equal says nothing."""
     if has_recording:
         return ["not compared: when messages were out, which is the machine's"]
-    lines = [
-        "taken from the record: what the engine gave and when; of a pass's action, its limited values "
-        "(limits, holds and stops were applied to them again)"
-    ]
+    lines = ["taken from the record: what the engine gave and when, of a pass its tokens"]
+    if recorded.vocabulary_size is None:
+        lines = [
+            "taken from the record: what the engine gave and when; of a pass's action, its limited values "
+            "(limits, holds and stops were applied to them again), since its tokens are not there"
+        ]
     policy = parameters["memory.policy"]
     if policy not in BY_AGE:
         lines.append(f"taken from the record: which frame {policy} names, since that hangs on pictures")

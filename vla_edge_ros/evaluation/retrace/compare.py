@@ -61,5 +61,9 @@ def compare(
 def _is_equal(name: str, recorded: object, again: object) -> bool:
     if name == SENT_AT:
         return (recorded is None) == (again is None)
+    if name == "work" and len(recorded) == len(again):
+        # Older versions recorded no tokens: nothing to compare with.
+        known = zip(recorded, again, strict=True)
+        again = [new | {"tokens": None if old["tokens"] is None else new["tokens"]} for old, new in known]
     # As text: 1, 1.0 and true are no equals, and -0.0 is not 0.0.
     return json.dumps(recorded) == json.dumps(again)

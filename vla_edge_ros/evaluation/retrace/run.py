@@ -1,7 +1,8 @@
 """Runs the ticks of a record again from what is in the record: the node's own controller on a virtual clock.
 
-No picture, token or embedding is in a record, so an engine hands out the recorded results at their times
-(`stand_ins`). Admission, the ladder, memory, limits, holds and every decision are computed anew.
+No picture or embedding is in a record, so an engine hands out the recorded results at their times
+(`stand_ins`). Admission, the ladder, memory, actions of tokens, limits, holds and every decision are computed
+anew. Of records of older versions, which have no tokens, actions are taken as they were limited.
 """
 
 from dataclasses import replace
@@ -42,6 +43,7 @@ def check_whole(recorded: RecordedRun) -> None:
     """Raises UserError where ticks or frames are missing, so that what follows from them is not known."""
     if not recorded.ticks:
         raise UserError("the recorded run has no ticks")
+    recorded.check_start()
     for number, frame in enumerate(recorded.frames, 1):
         if frame.index != number:
             raise UserError(f"the ticks cannot be run again: frame {number} was not recorded")
@@ -75,8 +77,9 @@ def _check_recorded_enough(parameters: settings.Parameters, recorded: RecordedRu
             "the ticks cannot be run again from the record alone: with memory.host_bytes frames come back by "
             "their pictures, which are not in it; name the recording: vla-edge replay BAG --ticks RUN"
         )
+    has_tokens = recorded.vocabulary_size is not None
     for tick in recorded.ticks:
-        if tick["steps_left"] + tick["steps_dropped"] > 1:
+        if not has_tokens and tick["steps_left"] + tick["steps_dropped"] > 1:
             raise UserError(
                 "the ticks cannot be run again from the record alone: a pass gave more than one step at tick "
                 f"{tick['tick']}, and those to come are not in it"
@@ -121,6 +124,8 @@ class _Rig:
         used = {times.frame_index for times in service.values() if times.frame_index is not None}
         if missing := used - metas.keys():
             raise UserError(f"the ticks cannot be run again: frame {min(missing)} was used and not recorded")
+        vocabulary_size = recorded.vocabulary_size
+        self._info = INFO if vocabulary_size is None else replace(INFO, vocabulary_size=vocabulary_size)
         self._engine = RecordedEngine(self._clock, service, metas, _confidence(ticks), _failures(ticks))
         pictures = RecordedPictures(used, lambda: self._tick["step"] == Step.REUSE.value)
         self._prompter = settings.Prompter(parameters)
@@ -131,14 +136,16 @@ class _Rig:
             policy,
             self._clock,
             self._engine,
-            INFO,
+            self._info,
             self._frames,
             lambda error: None,
             None,
             pictures if parameters["ladder.reuse_ticks"] else None,
         )
-        self._planner = RecordedPlanner(policy, settings.action_config(parameters))
-        self._controller.planner = self._planner
+        self._taken: RecordedPlanner | None = None
+        if vocabulary_size is None:
+            self._taken = RecordedPlanner(policy, settings.action_config(parameters))
+            self._controller.planner = self._taken
         name = parameters["memory.policy"]
         if name not in BY_AGE:
             self._controller.memory.policy = RecordedChoice(name, lambda: self._journal)
@@ -154,7 +161,8 @@ class _Rig:
         for tick, target in zip(self._ticks, self._targets, strict=True):
             self._tick = tick
             self._journal = list(tick["journal"])
-            self._planner.record, self._planner.target = tick, target
+            if self._taken is not None:
+                self._taken.record, self._taken.target = tick, target
             self._sink.published_ns = tick["published_ns"]
             self._receive_until(tick["seen_frame"])
             self._clock.sleep_until(tick["started_ns"])
@@ -179,8 +187,8 @@ class _Rig:
                 yield state["receipt_ns"], lambda state=state: self._feel(state)
 
     def _feel(self, state: dict) -> None:
-        names = self._planner.joints.names
-        self._planner.observe_joints(names, state["positions"], None, state["receipt_ns"])
+        planner = self._controller.planner
+        planner.observe_joints(planner.joints.names, state["positions"], None, state["receipt_ns"])
 
     def _repeat(self, event: dict) -> None:
         """Post an event as it was recorded. Raises UserError."""
@@ -202,7 +210,7 @@ class _Rig:
                     posted = Retune(control, AdmissionConfig(**event["admission"]))
                 case "engine_replaced":
                     self._engine.replaced()
-                    posted = EngineReplaced(replace(INFO, plan_id=event["plan_id"]))
+                    posted = EngineReplaced(replace(self._info, plan_id=event["plan_id"]))
                 case _:
                     raise UserError(f"the recorded run has an event that is not known here: {name}")
         except (KeyError, TypeError, WrongShape):

@@ -1,4 +1,4 @@
-"""What stands in for the parts whose inputs no record holds: pictures, embeddings and tokens.
+"""What stands in for the parts whose inputs no record holds: pictures, embeddings, and tokens in older ones.
 
 Each gives what the record says came of them; when it is asked and what follows is the controller's own doing.
 """
@@ -92,7 +92,7 @@ class RecordedEngine:
             result.status = WorkStatus.NO_FRAME
         elif isinstance(work, FrameWork):
             result.frame = self._metas[times.frame_index]
-            result.tokens = np.zeros((1, len(work.action_slots)), np.int32)
+            result.tokens = _tokens(times, len(work.action_slots))
             top_probability, entropy = self._confidence.get(work.work_id, (0.0, 0.0))
             result.top_probability = np.full((1, 1), top_probability, np.float32)
             result.entropy = np.full((1, 1), entropy, np.float32)
@@ -152,7 +152,7 @@ class RecordedPictures:
 class RecordedPlanner(ActionPlanner):
     """Takes the recorded action for the step that a pass gave: what is limited already, limits do not change.
 
-    So limits, holds, stops and times are applied again to actions whose tokens are not in the record.
+    So limits, holds, stops and times are applied again to actions whose tokens an older record does not have.
     """
 
     record: dict
@@ -186,3 +186,12 @@ def targets(ticks: list[dict], action_period_ns: int) -> list[list[float]]:
             last = later
         found.append(last["action"] or [])
     return found
+
+
+def _tokens(times: WorkTimes, n_actions: int) -> np.ndarray:
+    """(K, n_actions) as recorded, or zeros where not; of another number one row, which is no action."""
+    if times.tokens is None:
+        return np.zeros((1, n_actions), np.int64)
+    n_steps = len(times.tokens) // n_actions
+    is_whole = n_steps * n_actions == len(times.tokens)
+    return np.array(times.tokens, np.int64).reshape(n_steps if n_steps and is_whole else 1, -1)

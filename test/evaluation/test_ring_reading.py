@@ -1,0 +1,185 @@
+"""A ring of segments is read as JSON lines are: by explain, report and replay --ticks, cut or damaged too."""
+
+import json
+
+import numpy as np
+import pytest
+from mcap.writer import Writer
+from test_retrace import ENABLED, live, write
+
+from vla_edge_ros.cli import main
+from vla_edge_ros.control.record import tick_record
+from vla_edge_ros.control.ring import Ring, segments_in
+from vla_edge_ros.errors import UserError
+from vla_edge_ros.evaluation.explain.recorded_ticks import read_ticks
+from vla_edge_ros.evaluation.recorded_run import RecordedRun, read_run
+
+MEGABYTE = 1_000_000
+
+
+@pytest.fixture(scope="module")
+def run() -> RecordedRun:
+    return live(60, events=ENABLED)
+
+
+def write_ring(folder, run: RecordedRun, max_bytes: int = 100 * MEGABYTE, padding: int = 0) -> list:
+    """padding: bytes that compress badly in each tick's reason."""
+    random = np.random.default_rng(0)
+    ring = Ring(folder, run.run, max_bytes)
+    for frame in run.frames:
+        ring.write(frame)
+    ring.write({"begin": run.begin})
+    for tick in run.ticks:
+        record = tick_record(tick)
+        record.reason += random.bytes(padding).hex()
+        ring.write(record)
+    ring.close()
+    return [segment.path for segment in segments_in(folder)]
+
+
+def test_a_ring_is_the_run_that_json_lines_are(tmp_path, run):
+    lines = RecordedRun.load(write(tmp_path / "run.jsonl", run))
+    write_ring(tmp_path / "run.mcap", run)
+    for path in (tmp_path / "run.mcap", tmp_path / "run.mcap" / "run_0.mcap"):
+        ring = RecordedRun.load(path)
+        assert (ring.frames, ring.ticks, ring.begin) == (lines.frames, lines.ticks, lines.begin)
+        assert ring.run | {"segment": None} == lines.run | {"segment": None}
+        assert not ring.is_start_lost
+        assert RecordedRun.from_lines(path).ticks == lines.ticks
+
+
+def test_every_command_reads_a_ring(capsys, tmp_path, run):
+    folder = tmp_path / "run.mcap"
+    write_ring(folder, run)
+    assert main(["replay", "--ticks", str(folder)]) == 0
+    assert capsys.readouterr().out.startswith("60 ticks run again, 60 equal bit for bit\n")
+    assert main(["explain", str(folder), "--tick", "last"]) == 0
+    assert "tick 59" in capsys.readouterr().out
+    assert main(["report", str(folder), "--out", str(tmp_path / "page.html")]) == 0
+    assert "FRESH" in (tmp_path / "page.html").read_text()
+
+
+def test_a_ring_that_lost_the_start_is_told_from_its_oldest_tick_on_and_not_run_again(capsys, tmp_path, run):
+    folder = tmp_path / "run.mcap"
+    files = write_ring(folder, run, MEGABYTE, padding=20_000)
+    assert files[0].name != "run_0.mcap"
+    ticks = read_ticks(folder).ticks
+    first = ticks[0]["tick"]
+    assert [tick["tick"] for tick in ticks] == list(range(first, 60))
+    assert first > 0
+    assert main(["explain", str(folder), "--tick", str(first)]) == 0
+    assert main(["report", str(folder), "--out", str(tmp_path / "page.html")]) == 0
+    capsys.readouterr()
+    assert main(["replay", "--ticks", str(folder)]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert f"without its start, which its ring has lost: ticks {first} to 59 are there" in error
+    recorded = RecordedRun.load(folder)
+    assert recorded.begin == run.begin
+    assert recorded.first_frame == ticks[0]["seen_frame"]
+    with pytest.raises(UserError, match="without its start"):
+        recorded.check_replayable()
+
+
+@pytest.mark.parametrize("share", [0.3, 0.6, 0.9, 0.999])
+def test_a_segment_that_was_cut_anywhere_is_read_as_far_as_it_goes(tmp_path, run, share):
+    files = write_ring(tmp_path / "run.mcap", run, MEGABYTE * 4, padding=5000)
+    data = files[-1].read_bytes()
+    files[-1].write_bytes(data[: int(len(data) * share)])
+    ticks = [tick["tick"] for tick in read_ticks(tmp_path / "run.mcap").ticks]
+    assert ticks == list(range(ticks[0], ticks[-1] + 1))
+    assert ticks[-1] >= 30
+
+
+def test_a_segment_that_had_only_been_begun_does_not_hide_those_before_it(tmp_path, run):
+    files = write_ring(tmp_path / "run.mcap", run)
+    for number, content in enumerate([b"", b"\x89MCAP0\r\n", files[0].read_bytes()[:100]], 1):
+        (tmp_path / "run.mcap" / f"run_{number}.mcap").write_bytes(content)
+    assert len(read_ticks(tmp_path / "run.mcap").ticks) == 60
+
+
+def test_a_folder_is_its_newest_run_and_an_older_one_is_read_by_its_file(tmp_path, run):
+    folder = tmp_path / "run.mcap"
+    write_ring(folder, run)
+    write_ring(folder, run.until_tick(5))
+    assert len(RecordedRun.load(folder).ticks) == 5
+    assert len(RecordedRun.load(folder / "run_0.mcap").ticks) == 60
+    assert [s.number for s in segments_in(folder)] == [0, 1]
+
+
+def test_segments_are_in_the_order_of_their_numbers_not_of_their_names(tmp_path):
+    for number in (10, 9, 100):
+        (tmp_path / f"run_{number}.mcap").touch()
+    assert [s.number for s in segments_in(tmp_path)] == [9, 10, 100]
+
+
+def mcap_of(path, messages):
+    """messages: (topic, data)."""
+    with path.open("wb") as stream:
+        writer = Writer(stream)
+        writer.start()
+        channels = {}
+        for topic, data in messages:
+            if topic not in channels:
+                channels[topic] = writer.register_channel(topic, "json", 0)
+            writer.add_message(channels[topic], 0, data, 0)
+        writer.finish()
+    return path
+
+
+HEAD = json.dumps({"run": {"segment": {"run_id": "a", "number": 0}}}).encode()
+HOSTILE = {
+    "nothing": [],
+    "another recording": [("/camera", b"\x00\x01")],
+    "a head that is no JSON": [("run", b"{")],
+    "a head that is no object": [("run", b"[1]")],
+    "a head of depth": [("run", b"[" * 100_000)],
+    "a head without a run": [("run", b'{"end": {}}')],
+    "a segment that is no object": [("run", b'{"run": {"segment": 3}}')],
+    "a head alone": [("run", HEAD)],
+    "ticks that are no JSON": [("run", HEAD), ("tick", b"{"), ("tick", b"}")],
+    "ticks that are no ticks": [("run", HEAD), ("tick", b'{"tick": "x"}')],
+    "ticks that are no text": [("run", HEAD), ("tick", b"\xff\xfe")],
+    "ticks of two lines": [("run", HEAD), ("tick", b'{}}\n{"run": {}')],
+    "frames that are none": [("run", HEAD), ("frame", b'{"index": "x"}')],
+    "frames that are no JSON": [("run", HEAD), ("frame", b"x")],
+    "frames of depth": [("run", HEAD), ("frame", b"[" * 100_000)],
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("is_folder", [True, False])
+def test_what_is_no_ring_is_refused_in_one_line(capsys, tmp_path, name, is_folder):
+    file = mcap_of(tmp_path / "run_0.mcap", HOSTILE[name])
+    path = str(tmp_path if is_folder else file)
+    page = str(tmp_path / "page.html")
+    for words in (["explain", path], ["report", path, "--out", page], ["replay", "--ticks", path]):
+        assert main(words) == 2
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1
+        assert path in error
+
+
+def test_a_damaged_chunk_ends_what_is_read_and_no_more(tmp_path, run):
+    (file,) = write_ring(tmp_path / "run.mcap", run)
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    file.write_bytes(data)
+    with pytest.raises(UserError, match="no recorded run"):
+        RecordedRun.load(file)
+
+
+def test_an_empty_folder_and_one_of_other_files_are_refused(tmp_path):
+    with pytest.raises(UserError, match="it has no segment of one"):
+        read_run(tmp_path)
+    (tmp_path / "run_0.mcap").mkdir()
+    (tmp_path / "notes.txt").write_text("x")
+    with pytest.raises(UserError, match="it has no segment of one"):
+        read_run(tmp_path)
+
+
+def test_a_ring_of_more_than_can_be_read_is_refused(tmp_path, run, monkeypatch):
+    monkeypatch.setattr("vla_edge_ros.evaluation.recorded_run._MAX_RUN_BYTES", 10_000)
+    write_ring(tmp_path / "run.mcap", run)
+    with pytest.raises(UserError, match="cannot be read"):
+        read_run(tmp_path / "run.mcap")
