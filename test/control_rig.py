@@ -161,7 +161,7 @@ class Rig:
 
     policy: a policy, or the name of a bundled one. eviction: the name of an eviction policy.
     admission: the name of a rule. heeds_deadlines: of the engine. prompt_slots, keeps_frames: of memory.
-    ring_blocks, block_bytes: of the engine's host ring.
+    ring_blocks, block_bytes: of the engine's host ring. counts_from_capture: of the schedule.
     """
 
     def __init__(
@@ -179,6 +179,7 @@ class Rig:
         keeps_frames=False,
         ring_blocks=0,
         block_bytes=0,
+        counts_from_capture=False,
         **config,
     ):
         frames_ms = np.arange(1, 5000, 16.67) if frames_ms is None else frames_ms
@@ -189,7 +190,7 @@ class Rig:
         self.policy = load_policy(POLICIES / f"{policy}.yaml") if isinstance(policy, str) else policy
         self.engine = ScriptedEngine(self.clock, self.frames, service_ms, steps, len(self.policy.dimensions))
         self.engine.heeds_deadlines = heeds_deadlines
-        self.schedule = TickSchedule(0, PERIOD, DEADLINE, MARGIN)
+        self.schedule = TickSchedule(0, PERIOD, DEADLINE, MARGIN, counts_from_capture)
         self.controller = Controller(
             ControlConfig(**{**CONFIG, **config}),
             self.clock,

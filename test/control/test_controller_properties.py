@@ -3,7 +3,7 @@
 from itertools import count
 
 import numpy as np
-from control_rig import INFO, MS, PERIOD, VOCABULARY, Aborts, Rig
+from control_rig import DEADLINE, INFO, MARGIN, MS, PERIOD, VOCABULARY, Aborts, Rig
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
@@ -169,8 +169,19 @@ class AnyController(RuleBasedStateMachine):
         heeds_deadlines=st.booleans(),
         prompt_slots=st.sampled_from([0, PROMPT_SLOTS]),
         keeps_frames=st.booleans(),
+        from_capture=st.booleans(),
     )
-    def start(self, steps, eviction, uses_late, service_ms, heeds_deadlines, prompt_slots, keeps_frames):
+    def start(
+        self,
+        steps,
+        eviction,
+        uses_late,
+        service_ms,
+        heeds_deadlines,
+        prompt_slots,
+        keeps_frames,
+        from_capture,
+    ):
         self.rig = AnyRig(
             service_ms=service_ms,
             steps=steps,
@@ -182,8 +193,10 @@ class AnyController(RuleBasedStateMachine):
             stall_timeout_ns=STALL_NS,
             prompt_slots=prompt_slots,
             keeps_frames=keeps_frames,
+            counts_from_capture=from_capture,
         )
         self.keeps_frames = keeps_frames
+        self.from_capture = from_capture
         self.uses_late = uses_late
         self.events = []
         self.tick = 0
@@ -340,15 +353,18 @@ class AnyController(RuleBasedStateMachine):
             return Decision.SAFE_STOP
         if self.is_enabled and (self.seen_ns is None or self.started_ns - self.seen_ns >= 100 * MS):
             return Decision.SAFE_STOP
+        capture_ns, cutoff_ns = self.rig.captures[self.newest], times.cutoff_ns
+        if self.from_capture:
+            cutoff_ns = min(cutoff_ns, capture_ns + DEADLINE - MARGIN)
         if self.newest <= used:
             hold = Decision.HOLD_NO_FRAME
-        elif self.started_ns - self.rig.captures[self.newest] > MAX_AGE_NS:
+        elif self.started_ns - capture_ns > MAX_AGE_NS or cutoff_ns <= times.start_ns:
             hold = Decision.HOLD_STALE_FRAME
         elif is_pending or any(isinstance(work, PromptWork) for work in submitted):
             hold = Decision.HOLD_BUSY
         elif not passes:
             hold = Decision.HOLD_REFUSED
-        elif own is None or own.finished_ns > times.cutoff_ns or own.status is WorkStatus.ABORTED:
+        elif own is None or own.finished_ns > cutoff_ns or own.status is WorkStatus.ABORTED:
             hold = Decision.HOLD_LATE
         elif own.frame is None:
             hold = Decision.HOLD_NO_FRAME

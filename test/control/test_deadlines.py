@@ -40,6 +40,71 @@ def test_and_at_least_until_the_cut_off_however_old_its_frame_is():
     assert frame_works(rig)[-1].deadline_ns == rig.schedule.times(2).cutoff_ns
 
 
+# A deadline that counts from capture
+
+
+def of_age(age_ms: float, **given) -> Rig:
+    """A rig in whose tick 2 the newest frame is `age_ms` old and the memory has one frame."""
+    rig = Rig(frames_ms=[32.0], counts_from_capture=True, max_frame_age_ns=1000 * MS, **given)
+    rig.run(2)
+    start_ns = rig.schedule.times(2).start_ns
+    rig.clock.sleep_until(start_ns)
+    rig.frames.write(np.zeros((64, 128, 3), np.uint8), 1, start_ns - round(age_ms * MS), start_ns)
+    return rig
+
+
+def test_then_an_older_frame_leaves_its_pass_less_time():
+    rig = of_age(7.0, service_ms=20.0)
+    [record] = rig.run(3)
+    assert record.decision is Decision.FRESH
+    assert frame_works(rig)[-1].deadline_ns == record.pass_cutoff_ns == record.frame_capture_ns + 31 * MS
+
+
+def test_a_pass_that_would_have_ended_in_time_for_the_tick_is_late_for_its_frame_and_a_miss():
+    rig = of_age(10.0, service_ms=20.0)
+    rig.engine.script_next(22.0)
+    records = rig.run(4)
+    assert records[0].decision is Decision.HOLD_LATE
+    assert records[0].is_miss
+    assert records[1].work[0].finished_ns == records[0].started_ns + 22 * MS < rig.schedule.times(2).cutoff_ns
+
+
+def test_what_its_frame_leaves_no_time_for_is_refused_and_with_a_younger_one_admitted():
+    for age_ms, decision in (12.0, Decision.HOLD_REFUSED), (10.0, Decision.FRESH):
+        rig = of_age(age_ms, service_ms=20.5, admission="ema")
+        assert rig.run(3)[0].decision is decision
+
+
+def test_a_frame_whose_deadline_was_over_before_the_tick_is_stale_and_begins_no_pass():
+    rig = of_age(31.0)
+    n_before = len(rig.engine.submitted)
+    [record] = rig.run(3)
+    assert record.decision is Decision.HOLD_STALE_FRAME
+    assert record.reason == (
+        "the newest frame is 31 ms old: its deadline, counted from capture, was over before the tick began"
+    )
+    assert len(rig.engine.submitted) == n_before
+
+
+def test_the_record_has_no_such_cut_off_where_there_is_no_frame_to_act_on():
+    assert [record.pass_cutoff_ns for record in Rig(frames_ms=[]).run(3)] == [None] * 3
+
+
+@pytest.mark.parametrize("age_ms", [0.0, 7.0, 12.0, 40.0])
+def test_ticks_are_published_at_the_same_moment_whatever_the_frame(age_ms):
+    rig = of_age(age_ms)
+    rig.run(3)
+    assert rig.sink.ticks[2][0] == rig.schedule.times(2).cutoff_ns
+
+
+def test_a_late_result_that_may_be_used_lives_as_long_as_its_action_all_the_same():
+    rig = of_age(10.0, uses_late_result=True)
+    rig.engine.script_next(22.0)
+    records = rig.run(4)
+    assert [record.decision.value for record in records] == ["HOLD_LATE", "FRESH_LATE"]
+    assert frame_works(rig)[-1].deadline_ns == records[0].frame_capture_ns + TTL
+
+
 # What becomes of one that is stopped
 
 

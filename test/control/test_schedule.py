@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,6 +34,20 @@ def test_the_following_tick_is_later_and_never_wholly_past(tick, late_ns):
     assert following > tick
     assert SCHEDULE.times(following).start_ns + SCHEDULE.period_ns > now
     assert following == tick + 1 or SCHEDULE.times(following - 1).start_ns + SCHEDULE.period_ns <= now
+
+
+@pytest.mark.parametrize("age_ms", [-5, 0, 1, 28, 29, 500])
+def test_a_pass_has_until_the_cutoff_whatever_its_frame_where_the_deadline_counts_from_the_tick(age_ms):
+    times = SCHEDULE.times(4)
+    assert SCHEDULE.pass_cutoff_ns(times, times.start_ns - age_ms * MS) == times.cutoff_ns
+
+
+@pytest.mark.parametrize(("age_ms", "left_ms"), [(-5, 28), (0, 28), (1, 27), (28, 0), (29, -1), (500, -472)])
+def test_and_the_age_of_its_frame_less_where_it_counts_from_capture(age_ms, left_ms):
+    schedule = replace(SCHEDULE, counts_from_capture=True)
+    times = schedule.times(4)
+    assert times == SCHEDULE.times(4)
+    assert schedule.pass_cutoff_ns(times, times.start_ns - age_ms * MS) == times.start_ns + left_ms * MS
 
 
 def test_it_is_quiet_from_a_margin_before_the_cutoff_until_the_effect_time():

@@ -65,6 +65,19 @@ def test_a_fresh_tick_has_its_frame_its_times_and_what_the_arm_is_sent():
     assert "miss" not in said
 
 
+def test_a_deadline_that_counts_from_capture_is_told_with_what_it_left():
+    rig = Rig(frames_ms=[32.0, 66.0 - 12.0], service_ms=10.0, counts_from_capture=True)
+    rig.run(3)
+    said = page(told(rig), 2)
+    assert "It had to be decided 31.00 ms after its time (the cut-off)" in said
+    assert "A pass over the newest frame had to end 12.00 ms before that: its deadline counts from" in said
+    assert "19.00 ms were left until the cut-off" in said
+    assert "9.00 ms before the cut-off." in said
+    rig = Rig()
+    rig.run(3)
+    assert "from capture" not in page(told(rig), 2)
+
+
 def test_a_refused_tick_has_what_was_needed_and_what_was_left_and_no_work():
     rig = enabled(Rig(service_ms=20.0))
     rig.run(5, each=lambda tick: rig.observe_joints())

@@ -182,6 +182,10 @@ CASES = {
         {"service_ms": 29.0, "script": {20: 50.0, 21: 50.0, 22: 50.0}, "events": ENABLED},
         {"HOLD_REFUSED"},
     ),
+    "a deadline that counts from capture": (
+        {"service_ms": 22.0, "script": {20: 27.5, 21: 30.0}, "control.deadline_from": "capture"},
+        {"FRESH", "HOLD_LATE", "HOLD_REFUSED"},
+    ),
     "refused by another rule": (
         {"service_ms": 36.0, "admission.estimator": "ema"},
         {"HOLD_REFUSED"},

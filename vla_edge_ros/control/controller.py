@@ -184,9 +184,9 @@ class Controller:
         if hold is None and record.step is Step.REUSE:
             result = self._work.reuse(record)
         elif hold is None:
-            deadline_ns = self._deadline_ns(record, times)
-            self._work.begin_pass(record, record.started_ns, deadline_ns, self._may_recall(record, times))
-            result = self._result_of(self._work.await_pass, record, times.cutoff_ns)
+            deadline_ns = self._deadline_ns(record)
+            self._work.begin_pass(record, record.started_ns, deadline_ns, self._may_recall(record))
+            result = self._result_of(self._work.await_pass, record, record.pass_cutoff_ns)
         record.decision, record.reason = self._decide(record, times, hold, result, overdue)
         self._act(record, times, sink)
         commands = self.planner.commands(times.effect_ns, record.hold_ns)
@@ -269,24 +269,24 @@ class Controller:
             self._fail(str(failure), str(failure))
             return None
 
-    def _deadline_ns(self, record: TickRecord, times: TickTimes) -> int:
+    def _deadline_ns(self, record: TickRecord) -> int:
         """When the pass that begins now is of no use any more, and the engine is to be free again.
 
         A late result that the next tick may use lives as long as its action does, not for ever: an engine
         that is busy with what nobody can use would cost the ticks in between.
         """
         if not self.config.uses_late_result:
-            return times.cutoff_ns
-        return max(times.cutoff_ns, self.planner.expiry_ns(record.frame_capture_ns))
+            return record.pass_cutoff_ns
+        return max(record.pass_cutoff_ns, self.planner.expiry_ns(record.frame_capture_ns))
 
-    def _may_recall(self, record: TickRecord, times: TickTimes) -> bool:
+    def _may_recall(self, record: TickRecord) -> bool:
         """Whether the pass is predicted to leave the time that a recall is priced at."""
         if not self._info.ring_blocks or record.step is not Step.FULL or record.is_probe:
             return False
         if record.predicted_ns is None:
             return False
         needed_ns = record.predicted_ns + (record.allowance_ns or 0) + recall_price_ns(self._info)
-        return record.started_ns + needed_ns <= times.cutoff_ns
+        return record.started_ns + needed_ns <= record.pass_cutoff_ns
 
     def _fail(self, reason: str, details: str) -> None:
         if self._fault is None:
@@ -308,12 +308,18 @@ class Controller:
                 f"the newest frame is {record.frame_age_ns / 1e6:.0f} ms old, "
                 f"allowed are {self.config.max_frame_age_ns / 1e6:.0f} ms"
             )
+        record.pass_cutoff_ns = self._schedule.pass_cutoff_ns(times, newest.capture_ns)
+        if record.pass_cutoff_ns <= times.start_ns:
+            return Decision.HOLD_STALE_FRAME, (
+                f"the newest frame is {record.frame_age_ns / 1e6:.0f} ms old: its deadline, counted from "
+                "capture, was over before the tick began"
+            )
         if (busy := self._work.why_busy()) is not None:
             return Decision.HOLD_BUSY, busy
         memory = self.memory
         verdict = self.admission.ask(
             now_ns,
-            times.cutoff_ns,
+            record.pass_cutoff_ns,
             memory.context_tokens,
             len(memory.frames),
             lambda: self._work.can_reuse(record.seen_frame),
@@ -363,7 +369,8 @@ class Controller:
         """Queue the action steps of a pass; returns the hold where it has none to give."""
         if result is None:
             late = "the pass had not finished at the cut-off"
-            return Decision.HOLD_LATE, late if self.config.uses_late_result else f"{late}, which stops it"
+            stops = record.own_pass is None and not self.config.uses_late_result
+            return Decision.HOLD_LATE, f"{late}, which stops it" if stops else late
         if result.status is WorkStatus.ABORTED:
             return Decision.HOLD_LATE, (
                 f"the engine stopped the pass after {result.steps_done} tokens: it could not end in time"

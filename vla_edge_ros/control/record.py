@@ -47,6 +47,7 @@ class TickRecord:
     seen_frame: index of the newest frame when the tick looked, 0 for none.
     frame_*: the frame that the tick's action is of, else the newest one when it looked.
     skipped_frames: published since the frame used before, and never used.
+    pass_cutoff_ns: when a pass over the newest frame had to be finished; None where there was none to act on.
     predicted_ns: admission's estimate of the pass, asked for at this tick; predicted_by_stage: its parts.
     allowance_ns: what admission kept free beside it.
     step: what the ladder came to; None where no pass was in question. The prediction is of the pass that it
@@ -77,6 +78,7 @@ class TickRecord:
     frame_capture_ns: int | None = None
     frame_receipt_ns: int | None = None
     frame_age_ns: int | None = None
+    pass_cutoff_ns: int | None = None
     predicted_ns: int | None = None
     predicted_by_stage: dict[str, int] | None = None
     allowance_ns: int | None = None

@@ -15,12 +15,16 @@ class TickTimes:
 
 @dataclass(frozen=True, slots=True)
 class TickSchedule:
-    """S_k = S_0 + k * period, with a deadline D <= period. Raises ValueError where these cannot hold."""
+    """S_k = S_0 + k * period, with a deadline D <= period. Raises ValueError where these cannot hold.
+
+    counts_from_capture: whether D counts from the capture of a pass's frame as well, in `pass_cutoff_ns`.
+    """
 
     origin_ns: int
     period_ns: int
     deadline_ns: int
     margin_ns: int
+    counts_from_capture: bool = False
 
     def __post_init__(self) -> None:
         if not 0 < self.deadline_ns <= self.period_ns:
@@ -38,6 +42,16 @@ class TickSchedule:
         start = self.origin_ns + tick * self.period_ns
         effect = start + self.deadline_ns
         return TickTimes(tick, start, effect - self.margin_ns, effect)
+
+    def pass_cutoff_ns(self, times: TickTimes, capture_ns: int) -> int:
+        """When a pass over a frame of `capture_ns` must have finished: C_k, or earlier for an older frame.
+
+        E_k and the moment of publishing stay: a controller that keeps its last command has to be given the
+        next one a period later, neither sooner nor after, for limits of velocity to mean anything.
+        """
+        if not self.counts_from_capture:
+            return times.cutoff_ns
+        return min(times.cutoff_ns, capture_ns + self.deadline_ns - self.margin_ns)
 
     def quiet(self, now_ns: int) -> tuple[int, int]:
         """When the process had best be quiet, now or next: from a margin before C_k until E_k.

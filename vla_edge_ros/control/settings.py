@@ -70,6 +70,7 @@ def tick_schedule(parameters: Parameters, origin_ns: int) -> TickSchedule:
         ns(parameters["control.period_ms"]),
         ns(parameters["control.deadline_ms"]),
         ns(parameters["control.margin_ms"]),
+        parameters["control.deadline_from"] == "capture",
     )
 
 

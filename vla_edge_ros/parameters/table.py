@@ -99,6 +99,14 @@ CONTROL = (
         maximum=100.0,
     ),
     Parameter(
+        "control.deadline_from",
+        "tick",
+        "What the deadline of a pass counts from. `tick`: the tick's start. `capture`: the capture of its "
+        "frame as well, so that an older frame leaves its pass less time, and a fresh action is decided "
+        "within `control.deadline_ms` of what it saw. When ticks are published does not change.",
+        allowed=("tick", "capture"),
+    ),
+    Parameter(
         "control.priority",
         40,
         "SCHED_FIFO priority that every thread of the node is given, those of DDS too; 0 asks for none. "

@@ -24,8 +24,8 @@ def admission_lines(tick: ToldTick) -> Iterator[str]:
             yield "Admission was not asked: no pass was in question."
         return
     left_ns = None
-    if None not in (tick.cutoff_ns, tick.started_ns):
-        left_ns = tick.cutoff_ns - tick.started_ns
+    if None not in (tick.pass_cutoff_ns, tick.started_ns):
+        left_ns = tick.pass_cutoff_ns - tick.started_ns
     if predicted_ns is not None:
         parts = tick["predicted_by_stage"] or {}
         by_stage = f" ({', '.join(f'{name} {in_ms(ns)}' for name, ns in parts.items())})" if parts else ""
@@ -124,9 +124,9 @@ def _where_stopped(work: dict) -> str:
 
 def _margin(tick: ToldTick, work: dict) -> str:
     """By how much the tick's own pass kept the cut-off, or missed it."""
-    if work["work_id"] != tick["submitted_work"] or tick.cutoff_ns is None or "finished_ns" not in work:
+    if work["work_id"] != tick["submitted_work"] or tick.pass_cutoff_ns is None or "finished_ns" not in work:
         return ""
-    margin_ns = tick.cutoff_ns - work["finished_ns"]
+    margin_ns = tick.pass_cutoff_ns - work["finished_ns"]
     return f", {in_ms(abs(margin_ns))} {'before' if margin_ns >= 0 else 'after'} the cut-off"
 
 

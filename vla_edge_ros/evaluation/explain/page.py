@@ -69,6 +69,11 @@ def _time(tick: ToldTick) -> Iterator[str]:
             f"It had to be decided {in_ms(tick.cutoff_ns - tick.scheduled_ns)} after its time (the cut-off) "
             f"and published {in_ms(tick.effect_ns - tick.scheduled_ns)} after it (the effect time)."
         )
+    if None not in (tick.cutoff_ns, tick["pass_cutoff_ns"]) and tick.cutoff_ns > tick["pass_cutoff_ns"]:
+        yield (
+            "A pass over the newest frame had to end "
+            f"{in_ms(tick.cutoff_ns - tick['pass_cutoff_ns'])} before that: its deadline counts from capture."
+        )
     if tick["effect_stamp_ns"] is not None:
         yield f"Its effect time in ROS time is {in_seconds(tick['effect_stamp_ns'])}."
 

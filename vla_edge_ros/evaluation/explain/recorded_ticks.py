@@ -71,6 +71,7 @@ class _Tick(_Decided, total=False):
     frame_capture_ns: int | None
     frame_receipt_ns: int | None
     frame_age_ns: int | None
+    pass_cutoff_ns: int | None
     predicted_ns: int | None
     predicted_by_stage: dict[str, int] | None
     allowance_ns: int | None

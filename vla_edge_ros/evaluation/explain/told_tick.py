@@ -33,6 +33,12 @@ class ToldTick:
         return Decision(self.record["decision"])
 
     @property
+    def pass_cutoff_ns(self) -> int | None:
+        """That of the tick, or an earlier one of its frame."""
+        recorded_ns = self["pass_cutoff_ns"]
+        return self.cutoff_ns if recorded_ns is None else recorded_ns
+
+    @property
     def own(self) -> dict | None:
         """What this tick saw of the work that it began itself."""
         submitted = self["submitted_work"]
