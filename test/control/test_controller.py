@@ -28,6 +28,15 @@ def with_joints(rig: Rig):
 # One decision a tick, and which
 
 
+def test_the_record_has_when_the_wait_for_the_cutoff_ended_and_none_where_a_defect_ended_the_tick():
+    rig = Rig()
+    [record] = rig.run(1)
+    assert record.woke_ns == rig.schedule.times(0).cutoff_ns
+    rig.controller.planner.commands = None
+    [record] = rig.run(2)
+    assert (record.decision, record.woke_ns) == (Decision.FAULT, None)
+
+
 def test_every_tick_publishes_exactly_one_decision_between_cutoff_and_effect():
     rig = Rig()
     rig.run(50)

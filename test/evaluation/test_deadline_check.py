@@ -34,6 +34,7 @@ def live(seconds: float, late: int = 1, bare_late: int = 0, priority: int = 40) 
         "ticks": round(30 * seconds),
         "fresh": 8000,
         "late_publishes": late,
+        "late_wakes": 0,
         "skipped_ticks": 0,
         "misses": 0,
         "start_error_ms": {"max": 0.2},

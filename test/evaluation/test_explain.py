@@ -148,6 +148,16 @@ def test_a_late_publish_has_by_how_much():
     rig.run(4)
     said = page(told(rig), "last-late")
     assert "36.00 ms after its time, 3.00 ms after its effect time: late." in said
+    assert "The wait for the cut-off ended 0.00 ms after it, and publishing took 5.00 ms." in said
+
+
+def test_and_that_it_was_the_wait_for_the_cut_off_where_it_was():
+    rig = Rig(service_ms=20.0)
+    rig.run(3)
+    sleep_until, cutoff_ns = rig.clock.sleep_until, rig.schedule.times(3).cutoff_ns
+    rig.clock.sleep_until = lambda until_ns: sleep_until(until_ns + 4 * MS * (until_ns == cutoff_ns))
+    rig.run(4)
+    assert "ended 4.00 ms after it, and publishing took 0.00 ms." in page(told(rig), "last-late")
 
 
 def test_a_reused_action_has_that_no_pass_was_begun():

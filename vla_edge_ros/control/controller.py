@@ -159,6 +159,7 @@ class Controller:
             sink.prepare(record)
             # All that can be done before is: from here on every microsecond may make the tick late.
             self._clock.sleep_until(times.cutoff_ns)
+            record.woke_ns = self._clock.now_ns()
             for command in commands:
                 sink.command(command)
         except Exception as error:  # a defect here must still end in one decision, and in no motion

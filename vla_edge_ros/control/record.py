@@ -61,6 +61,8 @@ class TickRecord:
     journal: lines of the eviction journal (`Evicted.to_json`).
     action: the A values of this tick's step in policy units, limited as they would be sent.
     trajectory_ns: when the last trajectory of the tick's fresh action had been handed to the middleware.
+    woke_ns: when the wait for the cut-off ended: what is late from here on is the middleware's, what was late
+        before it the machine's. None where a defect ended the tick.
     is_late: the last publish of the tick returned after its effect time.
     """
 
@@ -101,6 +103,7 @@ class TickRecord:
     hold_ns: int = 0
     skipped_ticks: int = 0
     trajectory_ns: int | None = None
+    woke_ns: int | None = None
     published_ns: int = 0
     is_late: bool = False
 

@@ -34,7 +34,7 @@ MUSTS = (
 )
 
 _SAME = ("sources_sha256", "device")
-_SUMS = ("ticks", "late_publishes", "skipped_ticks", "fresh", "misses")
+_SUMS = ("ticks", "late_publishes", "late_wakes", "skipped_ticks", "fresh", "misses")
 
 
 def merge(parts: Sequence[dict]) -> dict:
@@ -98,8 +98,10 @@ def page(record: Record) -> str:
         f"- Late publishes: {live['ticks']:,} ticks of the real node at 30 Hz, in stretches "
         f"({live['stretches']}), a process that computes without end on every core, beside "
         f"{live['bare_loop_ticks']:,} of the bare loop at the same priority, "
-        f"{in_words(record['bare_loop_late'])} of which were late; and {accelerated:,} of the whole "
-        "controller on a virtual clock, over all simulated traces, where only its own logic could be late.",
+        f"{in_words(record['bare_loop_late'])} of which were late. Of the node's late ticks "
+        f"{in_words(live['late_wakes'])} woke after the effect time, as those of the bare loop did. Also "
+        f"counted are {accelerated:,} ticks of the whole controller on a virtual clock, over all simulated "
+        "traces, where only its own logic could be late.",
         "- Misses and goodput: twelve simulated traces, two targets ([admission.md](admission.md)).",
         "- FRESH again: the whole controller on a virtual clock; 1 is the next tick.",
         "",

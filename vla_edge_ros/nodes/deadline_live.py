@@ -11,6 +11,7 @@ from pathlib import Path
 
 from vla_edge_ros import output
 from vla_edge_ros.arguments import positive
+from vla_edge_ros.control import settings
 from vla_edge_ros.errors import UserError
 from vla_edge_ros.evaluation.arguments import add_parameter_argument, given_parameters
 from vla_edge_ros.evaluation.recorded_run import RecordedRun
@@ -36,23 +37,31 @@ def measure(values: dict, seconds: float) -> dict:
     if "bare_loop" not in recorded.end:
         raise UserError("the node could not record itself to the end: is the disk full?")
     summary = summarise(recorded.ticks)
+    deadline_ns = settings.ns(values["control.deadline_ms"])
     counts = "ticks", "fresh", "late_publishes", "skipped_ticks", "misses"
     return {
         "seconds": seconds,
         "hogs": len(os.sched_getaffinity(0)),
         "fifo_priority": priority,
         **{name: summary[name] for name in (*counts, "decision_counts", "start_error_ms")},
+        "late_wakes": sum(_woke_late(tick, deadline_ns) for tick in recorded.ticks),
         "late_ticks": [_late(tick) for tick in recorded.ticks if tick["is_late"]][:MOST_TOLD],
         "bare_loop": recorded.end["bare_loop"],
         "engine": recorded.run["engine"],
     }
 
 
+def _woke_late(tick: dict, deadline_ns: int) -> bool:
+    """Whether its wait for the cut-off ended after its effect time: what counts as late in the bare loop."""
+    return tick["woke_ns"] is not None and tick["woke_ns"] > tick["scheduled_ns"] + deadline_ns
+
+
 def _late(tick: dict) -> dict:
-    """Where a late tick lost its time: before it began, or on its way."""
+    """Where a late tick lost its time: before it began, in its wait for the cut-off, or in publishing."""
     since_ms = {
-        name: (tick[key] - tick["scheduled_ns"]) / 1e6
-        for name, key in (("started_ms", "started_ns"), ("published_ms", "published_ns"))
+        f"{name}_ms": (tick[f"{name}_ns"] - tick["scheduled_ns"]) / 1e6
+        for name in ("started", "woke", "published")
+        if tick[f"{name}_ns"] is not None
     }
     return {"tick": tick["tick"], "decision": tick["decision"], **since_ms}
 

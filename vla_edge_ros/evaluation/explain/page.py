@@ -160,7 +160,16 @@ def _published(tick: ToldTick) -> Iterator[str]:
             yield (
                 f"{out}, {in_ms(off_ns)} before its effect time: in time."
                 if off_ns >= 0
-                else f"{out}, {in_ms(-off_ns)} after its effect time: late."
+                else f"{out}, {in_ms(-off_ns)} after its effect time: late.{_where_late(tick)}"
             )
     if n := tick["steps_dropped"]:
         yield f"{count(n, 'action step')} {were(n)} dropped: due too soon, too old, or no action."
+
+
+def _where_late(tick: ToldTick) -> str:
+    if None in (tick["woke_ns"], tick.cutoff_ns):
+        return ""
+    return (
+        f" The wait for the cut-off ended {in_ms(max(0, tick['woke_ns'] - tick.cutoff_ns))} after it, and "
+        f"publishing took {in_ms(tick['published_ns'] - tick['woke_ns'])}."
+    )

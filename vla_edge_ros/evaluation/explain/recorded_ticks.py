@@ -93,6 +93,7 @@ class _Tick(_Decided, total=False):
     hold_ns: int
     skipped_ticks: int
     trajectory_ns: int | None
+    woke_ns: int | None
     published_ns: int
     is_late: bool
 

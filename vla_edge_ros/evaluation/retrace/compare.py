@@ -13,8 +13,8 @@ FIRST = ("decision", "reason", "frame_index", "seen_frame", "step", "submitted_w
 INPUTS = ("joint_states",)
 """Handed to both: a state that arrives while a tick decides is written to that record or to the next one."""
 
-SENT_AT = "trajectory_ns"
-"""When it was sent is the machine's; whether it was is compared."""
+READINGS = ("trajectory_ns", "woke_ns")
+"""When it was is the machine's; whether it was is compared."""
 
 OUT_AT = ("effect_stamp_ns", "published_ns", "is_late")
 """Readings of the machine's clocks, which a replay of the recording does not repeat."""
@@ -59,7 +59,7 @@ def compare(
 
 
 def _is_equal(name: str, recorded: object, again: object) -> bool:
-    if name == SENT_AT:
+    if name in READINGS:
         return (recorded is None) == (again is None)
     if name == "work" and len(recorded) == len(again):
         # Older versions recorded no tokens: nothing to compare with.
