@@ -168,7 +168,47 @@ def test_an_unknown_name_is_refused_with_the_known_ones(words, said, capsys):
 
 def test_a_model_without_weights_is_refused(tmp_path, capsys):
     assert study(tmp_path, "--model", str(tmp_path)) == 2
-    assert "a model that was not trained remembers nothing" in " ".join(capsys.readouterr().out.split())
+    line = capsys.readouterr().err
+    assert "a model that was not trained remembers nothing" in line and line.count("\n") == 1
+
+
+def test_what_cannot_be_written_or_added_to_is_said_before_an_episode_is_run(tmp_path, at_once, capsys):
+    assert study("/proc/none") == 2
+    assert study(tmp_path, "--into", str(tmp_path / "none.json")) == 2
+    unwritable, missing = capsys.readouterr().err.splitlines()
+    assert unwritable.startswith("remember_study: /proc/none/rows.jsonl: cannot be written")
+    assert missing.startswith(
+        f"remember_study: --into {tmp_path}/none.json: no figures of `vla-edge evaluate`"
+    )
+    assert at_once == []
+
+
+def test_ctrl_c_keeps_the_episodes_that_were_done(tmp_path, at_once, monkeypatch, capsys):
+    run_local = remember_study.run_local
+
+    def interrupted(*words):
+        yield next(run_local(*words))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(remember_study, "run_local", interrupted)
+    assert study(tmp_path, "--policies", "fifo") == 130
+    line = capsys.readouterr().err
+    assert line == (
+        f"remember_study: interrupted; {tmp_path}/rows.jsonl has the episodes that were done: the same "
+        "command goes on from there\n"
+    )
+    monkeypatch.setattr(remember_study, "run_local", run_local)
+    at_once.clear()
+    assert study(tmp_path, "--policies", "fifo") == 0
+    assert [job.seed for job in at_once] == [1]
+
+
+@pytest.mark.parametrize("option", ["--episodes", "--workers", "--wait-every"])
+def test_a_number_below_one_is_refused(option, capsys):
+    with pytest.raises(SystemExit) as ended:
+        remember_study.main([option, "0"])
+    assert ended.value.code == 2
+    assert f"{option}: 0 must be at least 1" in capsys.readouterr().err
 
 
 def test_a_row_says_what_became_of_the_episode(environment, monkeypatch):

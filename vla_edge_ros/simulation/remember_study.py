@@ -20,6 +20,7 @@ from rich.table import Table
 
 from vla_edge_ros import output
 from vla_edge_ros.arguments import whole
+from vla_edge_ros.ending import exit_code
 from vla_edge_ros.engine.presets import model_folder
 from vla_edge_ros.errors import UserError
 from vla_edge_ros.evaluation.forgetting.pool import run_local
@@ -38,12 +39,8 @@ FULL, AT_ONCE = Condition("fifo", "auto", 40), Condition("fifo", "auto", 1)
 
 def main(argv: list[str] | None = None) -> int:
     args = _parser().parse_args(argv)
-    console = Console()
-    try:
-        return _run(args, console)
-    except UserError as error:
-        console.print(str(error), style="red", highlight=False, markup=False, soft_wrap=True)
-        return 2
+    kept = f"{args.out / ROWS} has the episodes that were done: the same command goes on from there"
+    return exit_code("remember_study", lambda: _run(args, Console()), kept)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -79,7 +76,11 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(args: argparse.Namespace, console: Console) -> int:
-    output.prepare(args.out / ROWS)
+    for path in (args.out / ROWS, args.out / FIGURES):
+        output.prepare(path)
+    if args.into:
+        _with_success(args.into, {"policies": {}})
+        output.prepare(args.into)
     weights = weights_digest(args.model)
     tried = [Condition(p, e, n, args.late) for p, e in args.policies for n in args.capacities]
     references = [Condition(c.policy, c.embedding, c.capacity, args.late) for c in (FULL, AT_ONCE)]
@@ -121,10 +122,10 @@ def _run(args: argparse.Namespace, console: Console) -> int:
 def _with_success(path: Path, document: dict) -> dict:
     try:
         return with_remembered(json.loads(path.read_text(encoding="utf-8")), document)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(
-            f"--into {path}: no figures of `vla-edge evaluate` ({type(error).__name__}: {error}); "
-            f"what was measured is in {FIGURES} beside the rows"
+            f"--into {path}: no figures of `vla-edge evaluate` ({type(error).__name__}: {error}); name its "
+            f"forgetting.json, or leave --into out: the figures are in {FIGURES} in any case"
         ) from None
 
 
