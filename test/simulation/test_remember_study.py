@@ -1,11 +1,16 @@
 """The study of *remember*: sharing of passes, rows that are kept, and what the command says."""
 
+import hashlib
 import json
+import shutil
 
 import numpy as np
 import pytest
 
+from vla_edge_ros.engine.presets import TRAINED
 from vla_edge_ros.errors import UserError
+from vla_edge_ros.evaluation.forgetting.trial_model import weights_digest
+from vla_edge_ros.share import share_directory
 from vla_edge_ros.simulation import remember_study, remember_trial
 from vla_edge_ros.simulation.environment import Environment
 from vla_edge_ros.simulation.model_actor import DEPLOYMENT, ModelActor
@@ -166,10 +171,34 @@ def test_an_unknown_name_is_refused_with_the_known_ones(words, said, capsys):
     assert said in capsys.readouterr().err
 
 
-def test_a_model_without_weights_is_refused(tmp_path, capsys):
-    assert study(tmp_path, "--model", str(tmp_path)) == 2
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ("tiny", "--model tiny: its weights are seeded: a model that was not trained remembers nothing"),
+        ("none", "model 'none' is neither a preset"),
+    ],
+)
+def test_a_model_without_trained_weights_is_refused(model, said, tmp_path, capsys):
+    assert study(tmp_path, "--model", model) == 2
     line = capsys.readouterr().err
-    assert "a model that was not trained remembers nothing" in line and line.count("\n") == 1
+    assert line.startswith(f"remember_study: {said}") and line.count("\n") == 1
+
+
+def test_a_ruined_model_is_refused_before_an_episode_is_run(tmp_path, capsys):
+    model = tmp_path / "model"
+    shutil.copytree(share_directory() / TRAINED["tiny-vla"], model)
+    weights = model / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    assert study(tmp_path, "--model", str(model)) == 2
+    line = capsys.readouterr().err
+    assert line.startswith(f"remember_study: {weights} (1000 bytes)") and line.count("\n") == 1
+
+
+def test_rows_are_known_again_by_the_digest_of_the_committed_weights(tmp_path, at_once, monkeypatch):
+    monkeypatch.setattr(remember_study, "weights_digest", weights_digest)
+    assert study(tmp_path, "--policies", "fifo") == 0
+    weights = (share_directory() / TRAINED["tiny-vla"] / "model.safetensors").read_bytes()
+    assert {job.weights for job in at_once} == {hashlib.sha256(weights).hexdigest()[:12]}
 
 
 def test_what_cannot_be_written_or_added_to_is_said_before_an_episode_is_run(tmp_path, at_once, capsys):

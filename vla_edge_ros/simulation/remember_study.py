@@ -7,7 +7,6 @@ frame at hand alone; one place of four is right, so 0.25 is chance. A run that i
 """
 
 import argparse
-import hashlib
 import json
 import os
 import sys
@@ -21,11 +20,11 @@ from rich.table import Table
 from vla_edge_ros import output
 from vla_edge_ros.arguments import whole
 from vla_edge_ros.ending import exit_code
-from vla_edge_ros.engine.presets import model_folder
 from vla_edge_ros.errors import UserError
 from vla_edge_ros.evaluation.forgetting.pool import run_local
 from vla_edge_ros.evaluation.forgetting.remembered import AGAINST, summary, with_remembered
 from vla_edge_ros.evaluation.forgetting.results import RowFile
+from vla_edge_ros.evaluation.forgetting.trial_model import SEEDED, weights_digest
 from vla_edge_ros.evaluation.run_document import machine
 from vla_edge_ros.figures import in_words, proportion
 from vla_edge_ros.memory.policies import EMBEDDINGS, POLICIES, embedding_for
@@ -81,7 +80,7 @@ def _run(args: argparse.Namespace, console: Console) -> int:
     if args.into:
         _with_success(args.into, {"policies": {}})
         output.prepare(args.into)
-    weights = weights_digest(args.model)
+    weights = _trained_weights(args.model)
     tried = [Condition(p, e, n, args.late) for p, e in args.policies for n in args.capacities]
     references = [Condition(c.policy, c.embedding, c.capacity, args.late) for c in (FULL, AT_ONCE)]
     with RowFile(args.out / ROWS, key_of) as rows:
@@ -151,12 +150,14 @@ def remembered(rows: Sequence[dict], policies: Sequence[tuple[str, str]], capaci
     return document | {"chance": 0.25}
 
 
-def weights_digest(model: str) -> str:
-    """The first 12 digits of the SHA-256 of the model's weights. Raises UserError where it has none."""
-    path = model_folder(model) / "model.safetensors"
-    if not path.is_file():
-        raise UserError(f"--model {model}: {path} is missing: a model that was not trained remembers nothing")
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+def _trained_weights(model: str) -> str:
+    """Their digest. Raises EngineError for a model that is refused, and UserError for seeded weights."""
+    digest = weights_digest(model)
+    if digest == SEEDED:
+        raise UserError(
+            f"--model {model}: its weights are seeded: a model that was not trained remembers nothing"
+        )
+    return digest
 
 
 def _name(policy: str, embedding: str) -> str:
