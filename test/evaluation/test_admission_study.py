@@ -8,7 +8,7 @@ import pytest
 from vla_edge_ros.control.admission import Admission
 from vla_edge_ros.control.miss_account import MOST_MISSES
 from vla_edge_ros.evaluation import admission_study
-from vla_edge_ros.evaluation.admission_simulation import simulate
+from vla_edge_ros.evaluation.admission_simulation import CUTOFF_NS, end_pass, simulate
 from vla_edge_ros.evaluation.admission_study import config, recovery_ticks, summarise
 from vla_edge_ros.evaluation.admission_traces import CUTOFF_MS, TRACES, Trace, make_trace
 
@@ -94,3 +94,25 @@ def test_only_the_rule_that_promises_is_judged():
     assert figures["misses_over_target_max"] == 0.5
     assert figures["goodput_over_causal_min"] == 0.9
     assert figures["refusals_where_affordable_max"] == 0.03
+
+
+class Told:
+    """Takes what admission is told of passes."""
+
+    def __init__(self):
+        self.whole, self.stopped = [], []
+
+    def observe(self, stages, total_ns):
+        self.whole.append((stages.total_ns, total_ns))
+
+    def observe_aborted(self, done, total_ns):
+        self.stopped.append((done.total_ns, total_ns))
+
+
+def test_a_pass_is_told_whole_up_to_the_cutoff_and_stopped_there_beyond_it():
+    told = Told()
+    assert not end_pass(told, CUTOFF_NS)
+    assert end_pass(told, 3 * CUTOFF_NS)
+    ((in_stages_ns, took_ns),) = told.whole
+    assert in_stages_ns < took_ns == CUTOFF_NS
+    assert told.stopped == [(CUTOFF_NS, CUTOFF_NS)]
