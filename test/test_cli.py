@@ -106,10 +106,10 @@ def test_a_programming_error_keeps_its_traceback(replay):
         cli.main(["replay", "my_bag"])
 
 
-def test_ctrl_c_is_exit_code_130(replay, capsys):
+def test_ctrl_c_is_one_line_and_exit_code_130(replay, capsys):
     replay.outcome = KeyboardInterrupt()
     assert cli.main(["replay", "my_bag"]) == 130
-    assert capsys.readouterr().err == ""
+    assert capsys.readouterr().err == "vla-edge replay: interrupted\n"
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vla_edge_ros.figures import in_words, percentiles, proportion, wilson_interval
+from vla_edge_ros.figures import counted, in_words, percentiles, proportion, wilson_interval
 
 
 def test_nearest_rank_of_a_thousand_values():
@@ -63,3 +63,10 @@ def test_the_interval_is_wilsons():
     low, high = wilson_interval(50, 100)
     assert (low, high) == pytest.approx((0.40383, 0.59617), abs=1e-5)
     assert wilson_interval(0, 0) == (0.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("n", "text"), [(0, "0 ticks"), (1, "1 tick"), (2, "2 ticks"), (1024, "1,024 ticks")]
+)
+def test_what_is_counted_has_its_plural(n, text):
+    assert counted(n, "tick") == text

@@ -16,7 +16,8 @@ from training.publish import write_card, write_model
 from training.rollouts import generate
 from training.train import PRESET, Recipe, Training
 from vla_edge_ros.arguments import positive, whole
-from vla_edge_ros.errors import UserError, one_line
+from vla_edge_ros.ending import exit_code
+from vla_edge_ros.errors import UserError
 from vla_edge_ros.evaluation.json_shape import check
 from vla_edge_ros.input import read_text
 
@@ -45,6 +46,10 @@ def main() -> int:
     if arguments.smoke:
         parser.set_defaults(**SMOKE)
         arguments = parser.parse_args()
+    return exit_code("training", lambda: _run(arguments), "the same command goes on from what is there")
+
+
+def _run(arguments: argparse.Namespace) -> int:
     until_s = time.monotonic() + 60 * arguments.minutes
     recipe = Recipe(arguments.steps, arguments.sequences, arguments.queries, seed=arguments.seed)
     out = arguments.out
@@ -64,11 +69,8 @@ def main() -> int:
             print(f"{out / PRESET}: written; the same command without --train-only evaluates it")
             return 0
         return _finish(arguments, until_s)
-    except (UserError, ValueError, OSError) as error:
-        print(f"training: {one_line(str(error))}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
+    except ValueError as error:
+        raise UserError(str(error)) from None
 
 
 def _device(name: str) -> torch.device:

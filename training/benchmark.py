@@ -8,7 +8,7 @@ parts that are there; those of other weights, sources or machines are measured a
 into docs/benchmarks/tiny_vla.json and docs/findings.md.
 
 Exit codes: 0 all went well; 1 a step failed, or a must is missed or was not measured; 2 parts that do not
-belong together, one line; 3 time was up: call again.
+belong together, one line; 3 time was up: call again; 130 Ctrl-C.
 """
 
 import argparse
@@ -16,7 +16,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -26,6 +26,7 @@ from training.evaluate import CONDITIONS, evaluate
 from training.record import EPISODES, MUSTS, into_page, judged, merge
 from training.weights import weights_sha256
 from vla_edge_ros.arguments import positive, whole
+from vla_edge_ros.ending import exit_code
 from vla_edge_ros.errors import UserError, reason_of
 from vla_edge_ros.evaluation.musts import report
 from vla_edge_ros.evaluation.record_parts import (
@@ -152,9 +153,14 @@ def main(argv: list[str] | None = None) -> int:
         "--page", type=Path, default=Path("docs/findings.md"), help="gets the record's tables"
     )
     options = parser.parse_args(argv)
+    kept = f"the parts in {options.parts} are kept: call again to go on"
+    return exit_code("training.benchmark", lambda: _run_steps(options.steps or steps, options), kept)
+
+
+def _run_steps(steps: Sequence[str], options: argparse.Namespace) -> int:
     console, code = Console(), 0
     until_s = time.monotonic() + 60 * options.minutes
-    for step in options.steps or steps:
+    for step in steps:
         try:
             if step == "record":
                 code = max(code, write_record(options, console))

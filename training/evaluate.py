@@ -2,13 +2,22 @@
 
 import argparse
 import json
-import multiprocessing
 import os
+import sys
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
+from vla_edge_ros import output
+from vla_edge_ros.arguments import whole
 from vla_edge_ros.control import settings
+from vla_edge_ros.ending import exit_code
+from vla_edge_ros.engine.weights import open_weights
+from vla_edge_ros.errors import UserError
+from vla_edge_ros.evaluation.forgetting.pool import run_local
 from vla_edge_ros.figures import proportion
 from vla_edge_ros.memory.slots import FRAME_TOKENS, MAX_ACTION_TOKENS
 from vla_edge_ros.parameters import validate_all
@@ -77,16 +86,17 @@ class _Worker:
         return parameters
 
 
-_worker: _Worker | None = None
+class _Job(NamedTuple):
+    model: str
+    name: str
+    seed: int
 
 
-def _start(model: str) -> None:
-    global _worker
-    _worker = _Worker(model)
+_worker = lru_cache(maxsize=1)(_Worker)
 
 
-def _run(job: tuple[str, int]) -> Episode:
-    return _worker.run(*job)
+def _run_job(job: _Job) -> list[dict]:
+    return [{"has_succeeded": _worker(job.model).run(job.name, job.seed).has_succeeded}]
 
 
 def evaluate(
@@ -94,13 +104,21 @@ def evaluate(
 ) -> Iterator[tuple[str, dict]]:
     """Each condition with the `proportion` of its successes, over episodes 0, 1, ... of its task.
 
-    model: as `engine.model` has it. Raises NoRenderer and EngineError.
+    model: as `engine.model` has it. Raises EngineError for one that is refused, and UserError where an
+    episode cannot be run.
     """
-    chunk = max(1, episodes // (4 * processes))
-    with multiprocessing.get_context("spawn").Pool(processes, _start, (model,)) as pool:
-        for name in names:
-            jobs = [(name, seed) for seed in range(episodes)]
-            yield name, proportion([episode.has_succeeded for episode in pool.map(_run, jobs, chunk)])
+    open_weights(model, 0)
+    waiting = deque(dict.fromkeys(names))
+    found: dict[str, list[bool]] = {name: [] for name in waiting}
+    jobs = [_Job(model, name, seed) for name in waiting for seed in range(episodes)]
+    for outcome in run_local(jobs, _run_job, processes):
+        name, seed = outcome.job.name, outcome.job.seed
+        if outcome.error:
+            raise UserError(f"{name}, episode {seed}: {outcome.error}")
+        found[name] += [row["has_succeeded"] for row in outcome.rows]
+        while waiting and len(found[waiting[0]]) == episodes:
+            done = waiting.popleft()
+            yield done, proportion(found[done])
 
 
 def in_words(name: str, success: dict) -> str:
@@ -109,22 +127,30 @@ def in_words(name: str, success: dict) -> str:
     return f"{name:18} {success['value']:.3f} of {success['episodes']} (95 %: {low:.3f} to {high:.3f})"
 
 
-def main() -> None:
+def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, prog="python -m training.evaluate")
     parser.add_argument("model", nargs="?", default="tiny-vla", help="a preset or a directory")
-    parser.add_argument("--episodes", type=int, default=200, help="of each condition (default: 200)")
+    parser.add_argument("--episodes", type=whole(1), default=200, help="of each condition (default: 200)")
     parser.add_argument("--condition", choices=list(CONDITIONS), action="append", help="default: all")
-    parser.add_argument("--processes", type=int, default=os.cpu_count())
-    parser.add_argument("--json", type=Path, help="write the results there too")
-    arguments = parser.parse_args()
-    names = tuple(arguments.condition or CONDITIONS)
+    parser.add_argument("--processes", type=whole(1), default=os.cpu_count())
+    parser.add_argument("--json", type=Path, help="write the results there too, condition by condition")
+    arguments = parser.parse_args(argv)
+    kept = f"the conditions that were done are in {arguments.json}" if arguments.json else ""
+    return exit_code("training.evaluate", lambda: _run(arguments), kept)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    if arguments.json:
+        output.prepare(arguments.json)
     results = {}
+    names = arguments.condition or list(CONDITIONS)
     for name, success in evaluate(arguments.model, arguments.episodes, arguments.processes, names):
         results[name] = success
         print(in_words(name, success), flush=True)
-    if arguments.json:
-        arguments.json.write_text(json.dumps(results, indent=2) + "\n")
+        if arguments.json:
+            output.write_text(arguments.json, json.dumps(results, indent=2) + "\n")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

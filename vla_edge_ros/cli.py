@@ -11,8 +11,6 @@ terminal.
 import argparse
 import importlib
 import io
-import os
-import signal
 import sys
 import textwrap
 from dataclasses import dataclass
@@ -20,7 +18,8 @@ from pathlib import Path
 from types import ModuleType
 
 from vla_edge_ros import __version__
-from vla_edge_ros.errors import UserError, reason_of
+from vla_edge_ros.ending import exit_code
+from vla_edge_ros.errors import UserError
 from vla_edge_ros.share import PACKAGE
 
 
@@ -176,17 +175,19 @@ _OF_TRAINING = ("torch", "safetensors", "mujoco")
 
 def main(argv: list[str] | None = None) -> int:
     """Run `vla-edge` with `argv` (default: the process's arguments); returns the exit code."""
-    _unwind_when_told_to_end()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # for a terminal that cannot show a dash
     argv = sys.argv[1:] if argv is None else argv
     name = next((word for word in argv if not word.startswith("-")), None)
+    return exit_code(f"vla-edge {name}" if name else "vla-edge", lambda: _run(name, argv))
+
+
+def _run(name: str | None, argv: list[str]) -> int:
+    """Raises UserError for a Python module that is not there, among others."""
     try:
         module = _import(COMMANDS[name].module) if name in COMMANDS else None
         args = _parser(name, module).parse_args(argv)
         return module.run(args)
-    except UserError as error:
-        return _refuse(name, str(error))
     except ModuleNotFoundError as error:
         missing = (error.name or "").split(".")[0]
         if missing in ("", PACKAGE):
@@ -194,20 +195,11 @@ def main(argv: list[str] | None = None) -> int:
         provider = PROVIDERS.get(missing, f"pip install {missing}")
         if name == "train" and missing in _OF_TRAINING:
             provider = _extra("training")
-        return _refuse(name, f"the Python module {missing} is missing: {provider}")
+        raise UserError(f"the Python module {missing} is missing: {provider}") from None
     except ImportError as error:
         if PACKAGE in str(error):
             raise
-        return _refuse(name, f"a Python module cannot be loaded: {error}")
-    except BrokenPipeError:
-        # Whoever read the output has gone; what is still buffered must not complain at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 128 + signal.SIGPIPE
-    except OSError as error:
-        where = f"{error.filename}: " if error.filename is not None else ""
-        return _refuse(name, f"{where}{reason_of(error)}")
-    except KeyboardInterrupt:
-        return 130
+        raise UserError(f"a Python module cannot be loaded: {error}") from None
 
 
 def _import(module: str) -> ModuleType:
@@ -216,13 +208,6 @@ def _import(module: str) -> ModuleType:
     if not module.startswith(f"{PACKAGE}.") and checkout not in sys.path:
         sys.path.append(checkout)
     return importlib.import_module(module)
-
-
-def _unwind_when_told_to_end() -> None:
-    """Have SIGTERM and a closed terminal end a command as Ctrl-C does: its child processes end with it."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is signal.SIG_DFL:
-            signal.signal(number, lambda number, frame: sys.exit(128 + number))
 
 
 def _parser(chosen: str | None, module) -> argparse.ArgumentParser:
@@ -246,12 +231,6 @@ def _parser(chosen: str | None, module) -> argparse.ArgumentParser:
         if name == chosen:
             module.add_arguments(subparser)
     return parser
-
-
-def _refuse(name: str | None, reason: str) -> int:
-    command = f"vla-edge {name}" if name else "vla-edge"
-    print(f"{command}: {UserError(reason)}", file=sys.stderr)
-    return 2
 
 
 if __name__ == "__main__":

@@ -54,3 +54,8 @@ def in_words(value: object, digits: int = 0, unit: str = "") -> str:
         return NOTHING
     text = f"{value:,.{digits}f}" if isinstance(value, int | float) else str(value)
     return f"{text} {unit}" if unit else text
+
+
+def counted(n: int, what: str) -> str:
+    """`1 tick`, `1,024 ticks`: of what has a plural in s."""
+    return f"{n:,} {what}{'' if n == 1 else 's'}"

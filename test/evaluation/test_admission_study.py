@@ -1,16 +1,25 @@
 """Admission on simulated traces: a short version of what docs/admission.md shows."""
 
 import json
+from unittest import mock
 
 import numpy as np
 import pytest
 
-from vla_edge_ros.control.admission import Admission
+from vla_edge_ros.control.admission import Admission, AdmissionConfig
 from vla_edge_ros.control.miss_account import MOST_MISSES
 from vla_edge_ros.evaluation import admission_study
-from vla_edge_ros.evaluation.admission_simulation import simulate
-from vla_edge_ros.evaluation.admission_study import config, recovery_ticks, summarise
-from vla_edge_ros.evaluation.admission_traces import CUTOFF_MS, TRACES, Trace, make_trace
+from vla_edge_ros.evaluation.admission_simulation import CUTOFF_NS, end_pass, simulate
+from vla_edge_ros.evaluation.admission_study import (
+    EMA_GRID,
+    EMA_TICKS,
+    TARGETS,
+    best_ema,
+    config,
+    recovery_ticks,
+    summarise,
+)
+from vla_edge_ros.evaluation.admission_traces import BENIGN, CUTOFF_MS, TRACES, Trace, make_trace
 
 
 @pytest.mark.parametrize("name", TRACES)
@@ -70,6 +79,42 @@ def test_the_study_writes_what_it_prints(monkeypatch, tmp_path, capsys):
     assert "spells_600_60" in capsys.readouterr().out
 
 
+def test_the_reference_is_tuned_on_walks_long_enough_to_be_too_slow():
+    late = {name: make_trace(name, n).service_ms.max() > CUTOFF_MS for name, n in EMA_TICKS.items()}
+    assert late == {name: name != "steady" for name in BENIGN}
+
+
+def test_the_best_setting_of_the_reference_is_within_the_target():
+    grid = {values: AdmissionConfig(*values, "ema") for values in EMA_GRID}
+    trace = make_trace("drift_ramp", 2000)
+    trace.service_ms[500:700] = 45.0
+    kept = [
+        found.fresh / 2000
+        for found in (simulate(Admission(values), trace) for values in grid.values())
+        if found.misses <= 0.01 * 2000
+    ]
+    with mock.patch.object(admission_study, "make_trace", lambda name, n_ticks: trace):
+        one_percent, one_per_mille = best_ema("drift_ramp", 2000)
+    assert one_percent["ema"] == max(kept) < 1800 / 2000
+    assert one_percent["late"] == 0.1
+    assert one_per_mille["ema"] is None or one_per_mille["ema"] <= one_percent["ema"]
+
+
+def test_the_command_says_where_no_target_was_tested(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(admission_study, "TRACES", {"steady": TRACES["steady"]})
+    monkeypatch.setattr(admission_study, "EMA_TICKS", {"steady": 200, "spells_600_60": 200})
+    path = tmp_path / "study.json"
+    assert admission_study.main(["--ticks", "200", "--tune-ema", "--json", str(path)]) == 0
+    told = [line for line in capsys.readouterr().out.splitlines() if " over 200 ticks: " in line]
+    assert [line.endswith("; no pass is late, so no target was tested") for line in told] == [True] * 2 + [
+        False
+    ] * 2
+    rows = json.loads(path.read_text())["best_ema"]
+    assert [(row["trace"], row["target"]) for row in rows] == [
+        (name, target) for name in ("steady", "spells_600_60") for target in TARGETS
+    ]
+
+
 @pytest.mark.parametrize("ticks", ["0", "1.5", "nan", "inf", "many"])
 def test_ticks_that_are_no_whole_number_are_refused(ticks, capsys):
     with pytest.raises(SystemExit) as ended:
@@ -94,3 +139,25 @@ def test_only_the_rule_that_promises_is_judged():
     assert figures["misses_over_target_max"] == 0.5
     assert figures["goodput_over_causal_min"] == 0.9
     assert figures["refusals_where_affordable_max"] == 0.03
+
+
+class Told:
+    """Takes what admission is told of passes."""
+
+    def __init__(self):
+        self.whole, self.stopped = [], []
+
+    def observe(self, stages, total_ns):
+        self.whole.append((stages.total_ns, total_ns))
+
+    def observe_aborted(self, done, total_ns):
+        self.stopped.append((done.total_ns, total_ns))
+
+
+def test_a_pass_is_told_whole_up_to_the_cutoff_and_stopped_there_beyond_it():
+    told = Told()
+    assert not end_pass(told, CUTOFF_NS)
+    assert end_pass(told, 3 * CUTOFF_NS)
+    ((in_stages_ns, took_ns),) = told.whole
+    assert in_stages_ns < took_ns == CUTOFF_NS
+    assert told.stopped == [(CUTOFF_NS, CUTOFF_NS)]

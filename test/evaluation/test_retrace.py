@@ -423,7 +423,7 @@ def test_what_the_record_does_not_hold_is_refused_in_one_line(capsys, tmp_path):
     assert "after tick 11 comes tick 0, since the node was activated again" in refused(
         capsys, "--ticks", written(ticks=ticks + ticks)
     )
-    assert "frame 2 was not recorded" in refused(
+    assert "the recorded run cannot be run again: frame 2 was not recorded" in refused(
         capsys, "--ticks", written(frames=[run.frames[0], *run.frames[2:]])
     )
     assert "was used and not recorded" in refused(capsys, "--ticks", written(frames=run.frames[:5]))

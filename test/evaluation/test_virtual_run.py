@@ -399,7 +399,7 @@ def test_a_frame_that_is_missed_while_a_pass_starts_is_refused_too(recorded_live
 
 def test_a_run_whose_recorder_dropped_a_frame_is_refused(recorded_live):
     frames = recorded_live.frames[:20] + recorded_live.frames[21:]
-    with pytest.raises(UserError, match="frame 21 was not recorded"):
+    with pytest.raises(UserError, match="the recorded run cannot be run again: frame 21 was not recorded"):
         again(replace(recorded_live, frames=frames))
 
 

@@ -1,11 +1,16 @@
 """The study of *remember*: sharing of passes, rows that are kept, and what the command says."""
 
+import hashlib
 import json
+import shutil
 
 import numpy as np
 import pytest
 
+from vla_edge_ros.engine.presets import TRAINED
 from vla_edge_ros.errors import UserError
+from vla_edge_ros.evaluation.forgetting.trial_model import weights_digest
+from vla_edge_ros.share import share_directory
 from vla_edge_ros.simulation import remember_study, remember_trial
 from vla_edge_ros.simulation.environment import Environment
 from vla_edge_ros.simulation.model_actor import DEPLOYMENT, ModelActor
@@ -166,9 +171,73 @@ def test_an_unknown_name_is_refused_with_the_known_ones(words, said, capsys):
     assert said in capsys.readouterr().err
 
 
-def test_a_model_without_weights_is_refused(tmp_path, capsys):
-    assert study(tmp_path, "--model", str(tmp_path)) == 2
-    assert "a model that was not trained remembers nothing" in " ".join(capsys.readouterr().out.split())
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ("tiny", "--model tiny: its weights are seeded: a model that was not trained remembers nothing"),
+        ("none", "model 'none' is neither a preset"),
+    ],
+)
+def test_a_model_without_trained_weights_is_refused(model, said, tmp_path, capsys):
+    assert study(tmp_path, "--model", model) == 2
+    line = capsys.readouterr().err
+    assert line.startswith(f"remember_study: {said}") and line.count("\n") == 1
+
+
+def test_a_ruined_model_is_refused_before_an_episode_is_run(tmp_path, capsys):
+    model = tmp_path / "model"
+    shutil.copytree(share_directory() / TRAINED["tiny-vla"], model)
+    weights = model / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    assert study(tmp_path, "--model", str(model)) == 2
+    line = capsys.readouterr().err
+    assert line.startswith(f"remember_study: {weights} (1000 bytes)") and line.count("\n") == 1
+
+
+def test_rows_are_known_again_by_the_digest_of_the_committed_weights(tmp_path, at_once, monkeypatch):
+    monkeypatch.setattr(remember_study, "weights_digest", weights_digest)
+    assert study(tmp_path, "--policies", "fifo") == 0
+    weights = (share_directory() / TRAINED["tiny-vla"] / "model.safetensors").read_bytes()
+    assert {job.weights for job in at_once} == {hashlib.sha256(weights).hexdigest()[:12]}
+
+
+def test_what_cannot_be_written_or_added_to_is_said_before_an_episode_is_run(tmp_path, at_once, capsys):
+    assert study("/proc/none") == 2
+    assert study(tmp_path, "--into", str(tmp_path / "none.json")) == 2
+    unwritable, missing = capsys.readouterr().err.splitlines()
+    assert unwritable.startswith("remember_study: /proc/none/rows.jsonl: cannot be written")
+    assert missing.startswith(
+        f"remember_study: --into {tmp_path}/none.json: no figures of `vla-edge evaluate`"
+    )
+    assert at_once == []
+
+
+def test_ctrl_c_keeps_the_episodes_that_were_done(tmp_path, at_once, monkeypatch, capsys):
+    run_local = remember_study.run_local
+
+    def interrupted(*words):
+        yield next(run_local(*words))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(remember_study, "run_local", interrupted)
+    assert study(tmp_path, "--policies", "fifo") == 130
+    line = capsys.readouterr().err
+    assert line == (
+        f"remember_study: interrupted; {tmp_path}/rows.jsonl has the episodes that were done: the same "
+        "command goes on from there\n"
+    )
+    monkeypatch.setattr(remember_study, "run_local", run_local)
+    at_once.clear()
+    assert study(tmp_path, "--policies", "fifo") == 0
+    assert [job.seed for job in at_once] == [1]
+
+
+@pytest.mark.parametrize("option", ["--episodes", "--workers", "--wait-every"])
+def test_a_number_below_one_is_refused(option, capsys):
+    with pytest.raises(SystemExit) as ended:
+        remember_study.main([option, "0"])
+    assert ended.value.code == 2
+    assert f"{option}: 0 must be at least 1" in capsys.readouterr().err
 
 
 def test_a_row_says_what_became_of_the_episode(environment, monkeypatch):

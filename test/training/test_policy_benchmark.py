@@ -188,3 +188,16 @@ def test_the_committed_record_is_whole(record):
 
 def test_the_page_tells_what_the_committed_record_says(record):
     assert tables(record) in PAGE.read_text()
+
+
+def test_ctrl_c_is_one_line_and_keeps_the_parts_that_are_there(bench, monkeypatch):
+    def interrupted(*words):
+        raise KeyboardInterrupt
+
+    assert bench("reach", "--episodes", "4")[0] == 0
+    monkeypatch.setattr(benchmark, "evaluate", interrupted)
+    code, said = bench("reach", "switch", "--episodes", "4")
+    assert code == 130
+    kept = "training.benchmark: interrupted; the parts in out/tiny_vla_parts are kept: call again to go on"
+    assert said.splitlines()[-1] == kept
+    assert [path.name for path in (bench.folder / "out/tiny_vla_parts").iterdir()] == ["reach.json"]

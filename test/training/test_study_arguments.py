@@ -9,6 +9,9 @@ import pytest
 @pytest.mark.parametrize(
     ("module", "words", "least"),
     [
+        ("evaluate", ["--episodes", "0"], 1),
+        ("evaluate", ["--episodes", "-1"], 1),
+        ("evaluate", ["--processes", "0"], 1),
         ("look_away", ["--episodes", "0"], 1),
         ("precision", ["--episodes", "0"], 1),
         ("precision", ["--processes", "0"], 1),

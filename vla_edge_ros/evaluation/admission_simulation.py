@@ -28,26 +28,32 @@ def simulate(admission: Admission, trace: Trace) -> Outcome:
     for service_ns, tokens in zip(services_ns, trace.context_tokens.tolist(), strict=True):
         is_miss = False
         if admission.ask(0, CUTOFF_NS, tokens).is_admitted:
-            is_miss = service_ns > CUTOFF_NS
-            if is_miss:
-                admission.observe_aborted(StageTimes(*until_cutoff(service_ns)), CUTOFF_NS)
-                outcome.misses += 1
-            else:
-                admission.observe(StageTimes(*stages_of(service_ns)), service_ns)
-                outcome.fresh += 1
+            is_miss = end_pass(admission, service_ns)
+            outcome.misses += is_miss
+            outcome.fresh += not is_miss
         admission.settle(is_miss)
     outcome.refusals, outcome.longest_refusal = admission.refusals, admission.longest_refusal
     return outcome
 
 
-def stages_of(service_ns: int) -> tuple[int, int, int, int]:
+def end_pass(admission: Admission, service_ns: int) -> bool:
+    """Tell `admission` of a pass that takes `service_ns`, or is stopped at the cut-off; was it a miss?"""
+    is_miss = service_ns > CUTOFF_NS
+    if is_miss:
+        admission.observe_aborted(StageTimes(*_until_cutoff(service_ns)), CUTOFF_NS)
+    else:
+        admission.observe(StageTimes(*_stages(service_ns)), service_ns)
+    return is_miss
+
+
+def _stages(service_ns: int) -> tuple[int, int, int, int]:
     """A made-up pass: a third prefill, most of the rest decode."""
     return service_ns // 64, service_ns // 32, service_ns // 3, service_ns // 2
 
 
-def until_cutoff(service_ns: int) -> Iterator[int]:
+def _until_cutoff(service_ns: int) -> Iterator[int]:
     """Of each stage what is done at the cut-off."""
     left_ns = CUTOFF_NS
-    for stage_ns in stages_of(service_ns):
+    for stage_ns in _stages(service_ns):
         yield min(stage_ns, left_ns)
         left_ns -= min(stage_ns, left_ns)

@@ -28,14 +28,15 @@ from vla_edge_ros.engine.interface import StageTimes
 from vla_edge_ros.evaluation.admission_simulation import simulate
 from vla_edge_ros.evaluation.admission_traces import BENIGN, CUTOFF_MS, HICCUP_MS, TRACES, make_trace
 from vla_edge_ros.evaluation.run_document import machine
-from vla_edge_ros.figures import percentiles
+from vla_edge_ros.figures import in_words, percentiles
 from vla_edge_ros.parameters import defaults
 
 TARGETS = (0.01, 0.001)
 WITHOUT_TARGET = ("ema", "fixed")
 EMA_GRID = tuple(product((0.05, 0.2, 1.0), (0.9, 0.99, 1.0), (8, 100, 1000)))
 """Weights, decays and probe intervals that the reference's rule is tuned over, in hindsight."""
-EMA_TICKS = 50_000
+EMA_TICKS = dict.fromkeys(BENIGN, 50_000) | {"drift_walk": 200_000}
+"""Of the traces that it is tuned on: the walk is first too slow at tick 137,000."""
 
 
 def config(estimator: str, target: float = 0.001) -> AdmissionConfig:
@@ -74,16 +75,28 @@ def study(name: str, n_ticks: int, beside: tuple[str, ...] = WITHOUT_TARGET) -> 
     return rows
 
 
-def best_ema(name: str, target: float) -> dict:
-    """The goodput of the best of EMA_GRID that misses no more than `target`, and that of `conformal`."""
-    trace = make_trace(name, EMA_TICKS)
-    best = None
-    for alpha, decay, probe_after in EMA_GRID:
-        outcome = simulate(Admission(AdmissionConfig(alpha, decay, probe_after, "ema")), trace)
-        if outcome.misses <= target * EMA_TICKS:
-            best = max(best or 0.0, outcome.fresh / EMA_TICKS)
-    ours = simulate(Admission(config("conformal", target)), trace)
-    return {"trace": name, "target": target, "ema": best, "conformal": ours.fresh / EMA_TICKS}
+def best_ema(name: str, n_ticks: int) -> list[dict]:
+    """By target, the goodput of the best of EMA_GRID that misses no more, and that of `conformal`.
+
+    late: share of passes that are too slow. Where it is 0 every rule is right that begins all of them.
+    """
+    trace = make_trace(name, n_ticks)
+    tuned = [simulate(Admission(AdmissionConfig(*values, "ema")), trace) for values in EMA_GRID]
+    rows = []
+    for target in TARGETS:
+        kept = [outcome.fresh for outcome in tuned if outcome.misses <= target * n_ticks]
+        ours = simulate(Admission(config("conformal", target)), trace)
+        rows.append(
+            {
+                "trace": name,
+                "target": target,
+                "ticks": n_ticks,
+                "late": float((trace.service_ms > CUTOFF_MS).mean()),
+                "ema": max(kept) / n_ticks if kept else None,
+                "conformal": ours.fresh / n_ticks,
+            }
+        )
+    return rows
 
 
 def recovery_ticks() -> int:
@@ -151,6 +164,16 @@ def _print_rows(rows: list[dict]) -> None:
         )
 
 
+def _print_tuned(rows: list[dict]) -> None:
+    for row in rows:
+        best = in_words(None if row["ema"] is None else 100 * row["ema"], 2, "%")
+        is_tested = "" if row["late"] else "; no pass is late, so no target was tested"
+        print(
+            f"{row['trace']:16} {row['target']:6.1%} over {row['ticks']:,} ticks: goodput of ema {best}, "
+            f"of conformal {in_words(100 * row['conformal'], 2, '%')}{is_tested}"
+        )
+
+
 def main(argv: list[str] | None = None) -> int:
     """Print a row for each trace, target and rule; 1 where misses exceed the bound of a target."""
     argv = sys.argv[1:] if argv is None else argv
@@ -179,10 +202,12 @@ def main(argv: list[str] | None = None) -> int:
         "rows": rows,
     }
     if args.tune_ema:
-        document["best_ema"] = [best_ema(name, target) for name in BENIGN for target in TARGETS]
+        tuned = [best_ema(name, n_ticks) for name, n_ticks in EMA_TICKS.items()]
+        document["best_ema"] = [row for found in tuned for row in found]
     for name, value in document.items():
-        if name != "rows":
+        if name not in ("rows", "best_ema"):
             print(f"{name}: {value}")
+    _print_tuned(document.get("best_ema", []))
     if args.json is not None:
         output.write_text(args.json, json.dumps(document, indent=1))
     kept = all(

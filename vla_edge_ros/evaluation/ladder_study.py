@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from vla_edge_ros.control.admission import Admission
 from vla_edge_ros.control.ladder import NO_STEPS, LadderConfig
-from vla_edge_ros.engine.interface import FRAME_TOKENS, StageTimes
-from vla_edge_ros.evaluation.admission_simulation import CUTOFF_NS, stages_of, until_cutoff
+from vla_edge_ros.engine.interface import FRAME_TOKENS
+from vla_edge_ros.evaluation.admission_simulation import CUTOFF_NS, end_pass
 from vla_edge_ros.evaluation.admission_study import TARGETS, config, ticks
 from vla_edge_ros.evaluation.admission_traces import Trace, make_trace
 
@@ -48,12 +48,9 @@ def climb(admission: Admission, trace: Trace, share: float) -> Climbed:
             n_frames -= verdict.forgets_frames
             climbed.forgotten += verdict.forgets_frames
             service_ns = int(whole_ns * (1 - share + share * n_frames / CAPACITY_FRAMES))
-            is_miss = service_ns > CUTOFF_NS
-            if is_miss:
-                admission.observe_aborted(StageTimes(*until_cutoff(service_ns)), CUTOFF_NS)
-                climbed.misses += 1
-            else:
-                admission.observe(StageTimes(*stages_of(service_ns)), service_ns)
+            is_miss = end_pass(admission, service_ns)
+            climbed.misses += is_miss
+            if not is_miss:
                 climbed.fresh += 1
                 seen += n_frames
                 n_frames = min(CAPACITY_FRAMES, n_frames + 1)

@@ -203,8 +203,8 @@ class RecordedRun:
         """The newest frame before the ticks that are there."""
         return self.ticks[0]["seen_frame"] if self.is_start_lost and self.ticks else self.begin["frame"]
 
-    def check_start(self) -> None:
-        """Raises UserError where the start was lost, without which nothing can be run again."""
+    def check_frames(self) -> None:
+        """Raises UserError where the start was lost or a frame is missing: what follows is not known then."""
         if self.is_start_lost:
             numbers = [tick["tick"] for tick in self.ticks]
             there = f"ticks {numbers[0]} to {numbers[-1]} are" if numbers else "no tick is"
@@ -212,6 +212,9 @@ class RecordedRun:
                 f"the recorded run cannot be run again without its start, which its ring has lost: {there} "
                 "there, for `vla-edge explain` and `report`; a larger control.record_bytes keeps more"
             )
+        for number, frame in enumerate(self.frames, 1):
+            if frame.index != number:
+                raise UserError(f"the recorded run cannot be run again: frame {number} was not recorded")
 
     @property
     def vocabulary_size(self) -> int | None:
@@ -230,10 +233,7 @@ class RecordedRun:
 
     def check_replayable(self) -> None:
         """Raises UserError where something happened that a replay cannot repeat, or was not recorded."""
-        self.check_start()
-        for number, frame in enumerate(self.frames, 1):
-            if frame.index != number:
-                raise UserError(f"the recorded run cannot be replayed: frame {number} was not recorded")
+        self.check_frames()
         for tick in self.ticks:
             for event in tick["events"]:
                 reason = NOT_REPLAYABLE.get(event["event"])

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from vla_edge_ros import output
 from vla_edge_ros.arguments import whole
-from vla_edge_ros.errors import UserError
+from vla_edge_ros.ending import exit_code
 from vla_edge_ros.evaluation.run_document import row
 from vla_edge_ros.nodes.simulated_run import Episode, SimulatedEpisode, figures_of, run_simulated
 from vla_edge_ros.parameters import validate_all
@@ -71,13 +71,13 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--episodes", type=whole(1), default=20, help="how many (default: %(default)s)")
     parser.add_argument("--json", type=Path, required=True, metavar="PATH")
     args = parser.parse_args(argv)
-    try:
-        output.prepare(args.json)
-        figures = measure(args.model, args.task, range(args.seed, args.seed + args.episodes))
-        output.write_text(args.json, json.dumps(figures, indent=1) + "\n")
-    except UserError as error:
-        print(f"policy_live: {error}", file=sys.stderr)
-        return 2
+    return exit_code("policy_live", lambda: _run(args))
+
+
+def _run(args: argparse.Namespace) -> int:
+    output.prepare(args.json)
+    figures = measure(args.model, args.task, range(args.seed, args.seed + args.episodes))
+    output.write_text(args.json, json.dumps(figures, indent=1) + "\n")
     return 0
 
 

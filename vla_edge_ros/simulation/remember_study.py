@@ -7,7 +7,6 @@ frame at hand alone; one place of four is right, so 0.25 is chance. A run that i
 """
 
 import argparse
-import hashlib
 import json
 import os
 import sys
@@ -20,11 +19,12 @@ from rich.table import Table
 
 from vla_edge_ros import output
 from vla_edge_ros.arguments import whole
-from vla_edge_ros.engine.presets import model_folder
+from vla_edge_ros.ending import exit_code
 from vla_edge_ros.errors import UserError
 from vla_edge_ros.evaluation.forgetting.pool import run_local
 from vla_edge_ros.evaluation.forgetting.remembered import AGAINST, summary, with_remembered
 from vla_edge_ros.evaluation.forgetting.results import RowFile
+from vla_edge_ros.evaluation.forgetting.trial_model import SEEDED, weights_digest
 from vla_edge_ros.evaluation.run_document import machine
 from vla_edge_ros.figures import in_words, proportion
 from vla_edge_ros.memory.policies import EMBEDDINGS, POLICIES, embedding_for
@@ -38,12 +38,8 @@ FULL, AT_ONCE = Condition("fifo", "auto", 40), Condition("fifo", "auto", 1)
 
 def main(argv: list[str] | None = None) -> int:
     args = _parser().parse_args(argv)
-    console = Console()
-    try:
-        return _run(args, console)
-    except UserError as error:
-        console.print(str(error), style="red", highlight=False, markup=False, soft_wrap=True)
-        return 2
+    kept = f"{args.out / ROWS} has the episodes that were done: the same command goes on from there"
+    return exit_code("remember_study", lambda: _run(args, Console()), kept)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -79,8 +75,12 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(args: argparse.Namespace, console: Console) -> int:
-    output.prepare(args.out / ROWS)
-    weights = weights_digest(args.model)
+    for path in (args.out / ROWS, args.out / FIGURES):
+        output.prepare(path)
+    if args.into:
+        _with_success(args.into, {"policies": {}})
+        output.prepare(args.into)
+    weights = _trained_weights(args.model)
     tried = [Condition(p, e, n, args.late) for p, e in args.policies for n in args.capacities]
     references = [Condition(c.policy, c.embedding, c.capacity, args.late) for c in (FULL, AT_ONCE)]
     with RowFile(args.out / ROWS, key_of) as rows:
@@ -121,10 +121,10 @@ def _run(args: argparse.Namespace, console: Console) -> int:
 def _with_success(path: Path, document: dict) -> dict:
     try:
         return with_remembered(json.loads(path.read_text(encoding="utf-8")), document)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(
-            f"--into {path}: no figures of `vla-edge evaluate` ({type(error).__name__}: {error}); "
-            f"what was measured is in {FIGURES} beside the rows"
+            f"--into {path}: no figures of `vla-edge evaluate` ({type(error).__name__}: {error}); name its "
+            f"forgetting.json, or leave --into out: the figures are in {FIGURES} in any case"
         ) from None
 
 
@@ -150,12 +150,14 @@ def remembered(rows: Sequence[dict], policies: Sequence[tuple[str, str]], capaci
     return document | {"chance": 0.25}
 
 
-def weights_digest(model: str) -> str:
-    """The first 12 digits of the SHA-256 of the model's weights. Raises UserError where it has none."""
-    path = model_folder(model) / "model.safetensors"
-    if not path.is_file():
-        raise UserError(f"--model {model}: {path} is missing: a model that was not trained remembers nothing")
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+def _trained_weights(model: str) -> str:
+    """Their digest. Raises EngineError for a model that is refused, and UserError for seeded weights."""
+    digest = weights_digest(model)
+    if digest == SEEDED:
+        raise UserError(
+            f"--model {model}: its weights are seeded: a model that was not trained remembers nothing"
+        )
+    return digest
 
 
 def _name(policy: str, embedding: str) -> str:

@@ -68,6 +68,14 @@ def test_workers_end_with_whoever_asked_for_them(monkeypatch):
     assert not started[0].process.is_alive()
 
 
+def test_ctrl_c_in_the_terminal_reaches_no_worker_and_still_its_owner():
+    own = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    (outcome,) = run_local([0], workers.tell_blocked_signals, 1)
+    assert signal.SIGINT in outcome.rows[0]["value"]
+    assert signal.SIGINT not in own
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == own
+
+
 def test_a_ray_cluster_does_the_same_jobs(monkeypatch):
     """A cluster of this machine alone, where Ray is installed."""
     ray = pytest.importorskip("ray", reason="ray is not installed (the extra `cluster`)")

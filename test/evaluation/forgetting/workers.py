@@ -40,3 +40,7 @@ def raise_after_two(job):
     yield {"value": 0}
     yield {"value": 1}
     raise ValueError("the third is refused")
+
+
+def tell_blocked_signals(job):
+    return [{"value": signal.pthread_sigmask(signal.SIG_BLOCK, [])}]

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from vla_edge_ros.control.decision import Decision
 from vla_edge_ros.control.ladder import Step
 from vla_edge_ros.engine.interface import STAGES
-from vla_edge_ros.evaluation.explain.told_tick import ToldTick, between_ns, count, in_ms, they
+from vla_edge_ros.evaluation.explain.told_tick import ToldTick, between_ns, in_ms, they
+from vla_edge_ros.figures import counted
 
 _STEPS = {
     Step.FULL.value: "a whole pass",
@@ -59,9 +60,9 @@ def _verdict(tick: ToldTick, left_ns: int | None) -> Iterator[str]:
         return
     if step == Step.FEWER_TOKENS.value and tick["held_tokens"]:
         n = tick["held_tokens"]
-        yield f"So a pass without the last {count(n, 'token')} was begun: what {they(n)} would say is held."
+        yield f"So a pass without the last {counted(n, 'token')} was begun: what {they(n)} would say is held."
     elif step == Step.FEWER_FRAMES.value and tick["forgotten_frames"]:
-        yield f"So {count(tick['forgotten_frames'], 'frame')} had to be forgotten, and a pass was begun."
+        yield f"So {counted(tick['forgotten_frames'], 'frame')} had to be forgotten, and a pass was begun."
     elif tick["is_probe"]:
         yield "What was measured last does not fit; a pass was begun as a try (a probe) after refused ones."
     elif None in (tick["predicted_ns"], left_ns):
@@ -117,7 +118,7 @@ def _where_stopped(work: dict) -> str:
     stage = to_come[0] if to_come else done[-1] if done else None
     words = "" if stage is None else f" in {stage}"
     if "steps_done" in work:
-        words += f" with {count(work['steps_done'], 'token')} decoded"
+        words += f" with {counted(work['steps_done'], 'token')} decoded"
     left_ns = sum(remaining.get(f"{stage}_ns", 0) for stage in STAGES)
     return f"{words}: {in_ms(left_ns)} were still to come at least" if left_ns else words
 

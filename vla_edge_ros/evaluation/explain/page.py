@@ -9,7 +9,8 @@ from vla_edge_ros.errors import printable
 from vla_edge_ros.evaluation.explain.of_arm import arm_lines
 from vla_edge_ros.evaluation.explain.of_pass import admission_lines, engine_lines
 from vla_edge_ros.evaluation.explain.recorded_ticks import RecordedTicks, is_miss
-from vla_edge_ros.evaluation.explain.told_tick import ToldTick, count, in_ms, in_seconds, were
+from vla_edge_ros.evaluation.explain.told_tick import ToldTick, in_ms, in_seconds, were
+from vla_edge_ros.figures import counted
 
 MEANING = {
     Decision.FAULT: "the engine failed or the tick had a defect: motion is stopped",
@@ -63,7 +64,7 @@ def _time(tick: ToldTick) -> Iterator[str]:
         since = f", {(tick.scheduled_ns - first_ns) / 1e9:.3f} s after the first tick of the record"
         yield f"It began {in_ms(abs(off_ns))} {'after' if off_ns >= 0 else 'before'} its time{since}."
     if n := tick["skipped_ticks"]:
-        yield f"{count(n, 'tick')} before it {were(n)} missed whole."
+        yield f"{counted(n, 'tick')} before it {were(n)} missed whole."
     if tick.cutoff_ns is not None:
         yield (
             f"It had to be decided {in_ms(tick.cutoff_ns - tick.scheduled_ns)} after its time (the cut-off) "
@@ -101,7 +102,7 @@ def _frame(tick: ToldTick) -> Iterator[str]:
             else "It has no stamp: its age is counted from its receipt."
         )
     if n := tick["skipped_frames"]:
-        yield f"{count(n, 'frame')} since the one used before {were(n)} overtaken and never used."
+        yield f"{counted(n, 'frame')} since the one used before {were(n)} overtaken and never used."
 
 
 def _age(tick: ToldTick) -> str:
@@ -144,7 +145,7 @@ def _memory(tick: ToldTick) -> Iterator[str]:
         why = f": {line['reason']}" if "reason" in line else ""
         yield f"Frame {line.get('frame', '?')} was forgotten{by}{why}."
     if (n := tick["retained_frames"]) is not None:
-        yield f"{count(n, 'frame')} {were(n)} in memory at its end."
+        yield f"{counted(n, 'frame')} {were(n)} in memory at its end."
 
 
 def _published(tick: ToldTick) -> Iterator[str]:
@@ -163,7 +164,7 @@ def _published(tick: ToldTick) -> Iterator[str]:
                 else f"{out}, {in_ms(-off_ns)} after its effect time: late.{_where_late(tick)}"
             )
     if n := tick["steps_dropped"]:
-        yield f"{count(n, 'action step')} {were(n)} dropped: due too soon, too old, or no action."
+        yield f"{counted(n, 'action step')} {were(n)} dropped: due too soon, too old, or no action."
 
 
 def _where_late(tick: ToldTick) -> str:

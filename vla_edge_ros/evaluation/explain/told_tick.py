@@ -75,10 +75,6 @@ def in_seconds(ns: int) -> str:
     return f"{ns // 10**9}.{ns % 10**9:09d} s"
 
 
-def count(n: int, what: str) -> str:
-    return f"{n:,} {what}" if n == 1 else f"{n:,} {what}s"
-
-
 def were(n: int) -> str:
     return "was" if n == 1 else "were"
 

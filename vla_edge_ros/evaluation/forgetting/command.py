@@ -19,12 +19,12 @@ from vla_edge_ros.evaluation.forgetting import results
 from vla_edge_ros.evaluation.forgetting.footage import recordings_in
 from vla_edge_ros.evaluation.forgetting.jobs import Job, Plan, run_job
 from vla_edge_ros.evaluation.forgetting.kept_footage import Kept, keep, load_footage
-from vla_edge_ros.evaluation.forgetting.page import counted, page
+from vla_edge_ros.evaluation.forgetting.page import page
 from vla_edge_ros.evaluation.forgetting.pool import run_local, run_on_ray
 from vla_edge_ros.evaluation.forgetting.remembered import read_remembered, with_remembered
 from vla_edge_ros.evaluation.forgetting.trial_model import weights_digest
 from vla_edge_ros.evaluation.run_document import machine
-from vla_edge_ros.figures import in_words
+from vla_edge_ros.figures import counted, in_words
 from vla_edge_ros.memory.benchmark import FULL_EMBEDDING, eviction_cost_us
 from vla_edge_ros.memory.policies import POLICIES
 

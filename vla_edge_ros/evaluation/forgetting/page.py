@@ -14,7 +14,7 @@ from vla_edge_ros.evaluation.forgetting.eviction_plot import eviction_caption, e
 from vla_edge_ros.evaluation.forgetting.footage import Footage
 from vla_edge_ros.evaluation.forgetting.success_table import success_table
 from vla_edge_ros.evaluation.report_style import captioned, whole_page
-from vla_edge_ros.figures import in_words
+from vla_edge_ros.figures import counted, in_words
 
 _FEW_SEEDS = 5
 _FIGURES_NOTE = (
@@ -107,10 +107,6 @@ def _cards(document: dict) -> list[str]:
 
 def _few(names: Sequence[str]) -> str:
     return ", ".join(names) if len(names) <= 2 else f"{names[0]} and {len(names) - 1} others"
-
-
-def counted(n: int, what: str) -> str:
-    return f"{n} {what}{'' if n == 1 else 's'}"
 
 
 def _reading(document: dict) -> str:

@@ -3,9 +3,11 @@
 import contextlib
 import multiprocessing
 import os
+import signal
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from typing import Any, TypeVar
 
@@ -120,10 +122,14 @@ def _start(function: Callable[[Any], Iterable[dict]]) -> _Worker:
     ours, theirs = context.Pipe()
     before = {name: os.environ.get(name) for name in _ONE_THREAD}
     os.environ.update(_ONE_THREAD)
+    # A worker has Ctrl-C blocked from its first instruction: it is ended from here, without a traceback.
+    resource_tracker.ensure_running()  # unblocks SIGINT where it is started
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         process = context.Process(target=_work, args=(theirs, function, os.getpid()), daemon=True)
         process.start()
     finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         for name, value in before.items():
             os.environ.pop(name) if value is None else os.environ.update({name: value})
     theirs.close()
@@ -136,11 +142,11 @@ def _work(pipe: Connection, function: Callable[[Any], Iterable[dict]], parent_pi
     while True:
         try:
             job = pipe.recv()
-        except (EOFError, KeyboardInterrupt):
+        except EOFError:
             return
         try:
             pipe.send(guarded(job))
-        except (BrokenPipeError, KeyboardInterrupt):
+        except BrokenPipeError:
             return
 
 

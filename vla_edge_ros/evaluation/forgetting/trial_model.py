@@ -14,6 +14,9 @@ from vla_edge_ros.engine.weights import open_weights, read_vision
 from vla_edge_ros.memory.signals import PassSignals
 from vla_edge_ros.perception.signature import patch_signature
 
+SEEDED = "seeded"
+"""Instead of a digest, where a model has no weights of its own."""
+
 
 class Pass(NamedTuple):
     """tokens (A,) rows of the 256 actions that were decoded or given; log_probabilities (A, 256) float64.
@@ -102,14 +105,14 @@ class TrialModel:
 
 
 def weights_digest(model: str) -> str:
-    """The first 12 hex digits of the SHA-256 of a model's safetensors, by name, or `seeded`.
+    """The first 12 hex digits of the SHA-256 of a model's safetensors, by name, or `SEEDED`.
 
     Raises EngineError for a model that `open_weights` refuses.
     """
     open_weights(model, 0)
     folder = model_folder(model)
     if (model in PRESETS and model not in TRAINED) or not folder.is_dir():
-        return "seeded"
+        return SEEDED
     single = folder / "model.safetensors"
     digest = hashlib.sha256()
     for path in [single] if single.exists() else sorted(folder.glob("*.safetensors")):

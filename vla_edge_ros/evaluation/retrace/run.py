@@ -43,10 +43,7 @@ def check_whole(recorded: RecordedRun) -> None:
     """Raises UserError where ticks or frames are missing, so that what follows from them is not known."""
     if not recorded.ticks:
         raise UserError("the recorded run has no ticks")
-    recorded.check_start()
-    for number, frame in enumerate(recorded.frames, 1):
-        if frame.index != number:
-            raise UserError(f"the ticks cannot be run again: frame {number} was not recorded")
+    recorded.check_frames()
     for before, tick in pairwise(recorded.ticks):
         number = tick["tick"]
         if number <= before["tick"]:
