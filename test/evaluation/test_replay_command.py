@@ -4,11 +4,12 @@ import json
 
 import pytest
 from recorded import SAMPLE, image_payloads, write_mcap, write_rosbag2
+from test_virtual_run import SAMPLE_TOPIC, SMALL, a_live_run
 
 from vla_edge_ros.cli import main
 from vla_edge_ros.errors import UserError
 from vla_edge_ros.evaluation import replay
-from vla_edge_ros.evaluation.run_document import OUTCOME, canonical_sha256
+from vla_edge_ros.evaluation.run_document import OUTCOME, canonical_sha256, summarise
 from vla_edge_ros.parameters import validate_all
 
 
@@ -117,3 +118,16 @@ def test_service_times_are_either_stated_or_recorded(capsys):
     with pytest.raises(SystemExit) as ended:
         call(capsys, SAMPLE, "--service-ms", 5, "--times", "x.json")
     assert ended.value.code == 2
+
+
+def test_a_replay_at_a_run_s_own_times_counts_the_frames_that_the_run_counts(capsys, tmp_path):
+    run = a_live_run(validate_all(SMALL), 30)
+    assert run.begin["frame"] > 0, "a frame that was there before the first tick"
+    path, again = tmp_path / "run.json", tmp_path / "again.json"
+    path.write_text(json.dumps(run.to_document()))
+    words = (SAMPLE, "--topic", SAMPLE_TOPIC, "--times", path, "--json", again)
+    assert call(capsys, *words)[0] == 0
+    of_the_run = summarise(run.ticks, run.begin["frame"])
+    replayed = json.loads(again.read_text())
+    for name in ("frames", "frames_skipped", "ticks", "fresh"):
+        assert replayed[name] == of_the_run[name], name

@@ -80,7 +80,8 @@ def run(args: argparse.Namespace) -> int:
             values = validate_all(recorded.run["parameters"] | plan | given)
             n_ticks = args.seconds * 1000 / values["control.period_ms"]
             replayed = replay_recorded(bag, topic.name, values, recorded.until_tick(n_ticks))
-        document = _document(args.bag.name, topic.name, values, replayed)
+        first_frame = 0 if recorded is None else recorded.begin["frame"]
+        document = _document(args.bag.name, topic.name, values, replayed, first_frame)
         if args.json is not None:
             output.write_text(args.json, json.dumps(document))
         if args.report is not None:
@@ -99,12 +100,13 @@ def run(args: argparse.Namespace) -> int:
     return 0 if truncated_after is None or args.allow_truncated else TRUNCATED
 
 
-def _document(bag: str, topic: str, values: dict, replayed: Replay) -> dict:
+def _document(bag: str, topic: str, values: dict, replayed: Replay, first_frame: int) -> dict:
+    """first_frame: the newest frame before the run, which a recorded one does not count either."""
     records = [record.to_json() for record in replayed.records]
     return {
         "kind": "replay",
         **run_document.header(bag, topic, values, settings.describe_engine(values, replayed.info)),
-        **run_document.summarise(records),
+        **run_document.summarise(records, first_frame),
         "frames_refused": sum(replayed.camera.refused.values()),
         "evictions": {values["memory.policy"]: len(replayed.journal)},
         **run_document.outcome(records),
