@@ -47,6 +47,8 @@ def test_the_report_is_written_where_it_is_asked_for(capsys, tmp_path):
         (["SAMPLE", "--param", "memory.slots"], "wanted NAME=VALUE"),
         (["SAMPLE", "--param", "memory.slot=3"], "did you mean memory.slots?"),
         (["SAMPLE", "--param", "memory.slots=3"], "memory.slots: 3 is not allowed"),
+        (["SAMPLE", "--param", "control.record_path=x.jsonl"], "a replay records no run; --json PATH"),
+        (["--ticks", "x", "--param", "control.record_path=x.mcap"], "a replay records no run; --json PATH"),
         (
             ["SAMPLE", "--param", "engine.model=nothing"],
             "neither a preset (tiny, tiny-vla, qwen2.5-coder-0.5b,",

@@ -21,6 +21,7 @@ from vla_edge_ros.evaluation.summary import summary_table
 from vla_edge_ros.evaluation.virtual_run import Replay, replay, replay_recorded
 from vla_edge_ros.parameters import validate_all
 
+_RECORD = "control.record_path"
 _ENGINE_PARAMETERS = {"engine.backend", "engine.model", "memory.slots"}
 
 
@@ -57,14 +58,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     console = Console()
+    given = given_parameters(args)
+    if _RECORD in given:
+        raise UserError(f"--param {_RECORD}: a replay records no run; --json PATH writes what it decided")
     if args.ticks is not None:
-        return retrace.run(args, given_parameters(args))
+        return retrace.run(args, given)
     if args.bag is None:
         raise UserError("name a recording; --ticks RUN alone can do without one")
     if args.times is not None and args.instruction is not None:
         raise UserError("--instruction goes with stated times: a recorded run has its own instructions")
     recorded = RecordedRun.load(args.times) if args.times is not None else None
-    given = given_parameters(args)
     for path in (args.json, args.report):
         if path is not None:
             output.prepare(path)
