@@ -133,3 +133,12 @@ def test_a_replay_at_a_run_s_own_times_counts_the_frames_that_the_run_counts(cap
     replayed = json.loads(again.read_text())
     for name in ("frames", "frames_skipped", "ticks", "fresh"):
         assert replayed[name] == of_the_run[name], name
+
+
+@pytest.mark.parametrize("words", [("--ticks",), (SAMPLE, "--ticks"), (SAMPLE, "--times")])
+def test_what_a_replay_wrote_is_told_from_a_recorded_run(capsys, tmp_path, words):
+    path = tmp_path / "replay.json"
+    assert call(capsys, SAMPLE, "--seconds", 0.2, "--json", path)[0] == 0
+    code, _, err = call(capsys, *words, path)
+    assert (code, err.count("\n")) == (2, 1)
+    assert f"{path}: is what `replay --json` wrote, which has no times to repeat" in err

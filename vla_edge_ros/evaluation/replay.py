@@ -22,6 +22,7 @@ from vla_edge_ros.evaluation.virtual_run import Replay, replay, replay_recorded
 from vla_edge_ros.parameters import validate_all
 
 _RECORD = "control.record_path"
+_OF_A_REPLAY = b'{"kind": "replay"'
 _ENGINE_PARAMETERS = {"engine.backend", "engine.model", "memory.slots"}
 
 
@@ -46,7 +47,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--ticks",
         type=Path,
         metavar="RUN",
-        help="run the ticks of a recorded run again at their own times and compare each with its record: "
+        help="run the ticks of a recorded run (demo.json, or what control.record_path wrote; not a replay's "
+        "--json) again at their own times and compare each with its record: "
         "from that alone, or where BAG is named from its images too; exit code 1 where a tick differs",
     )
     parser.add_argument("--json", type=Path, metavar="PATH", help="write decisions, actions, journal, hashes")
@@ -61,6 +63,9 @@ def run(args: argparse.Namespace) -> int:
     given = given_parameters(args)
     if _RECORD in given:
         raise UserError(f"--param {_RECORD}: a replay records no run; --json PATH writes what it decided")
+    for path in (args.times, args.ticks):
+        if path is not None:
+            _refuse_a_replay(path)
     if args.ticks is not None:
         return retrace.run(args, given)
     if args.bag is None:
@@ -101,6 +106,19 @@ def run(args: argparse.Namespace) -> int:
     for line in losses:
         console.print(line, style="yellow", highlight=False, markup=False, soft_wrap=True)
     return 0 if truncated_after is None or args.allow_truncated else TRUNCATED
+
+
+def _refuse_a_replay(path: Path) -> None:
+    """Raises UserError where `path` is what `--json` of this command wrote, which begins with its kind."""
+    is_replay = False
+    if path.is_file():
+        with path.open("rb") as file:
+            is_replay = file.read(len(_OF_A_REPLAY)) == _OF_A_REPLAY
+    if is_replay:
+        raise UserError(
+            f"{path}: is what `replay --json` wrote, which has no times to repeat: name what `vla-edge demo` "
+            "or control.record_path wrote; two replays are compared by their hashes"
+        )
 
 
 def _document(bag: str, topic: str, values: dict, replayed: Replay, first_frame: int) -> dict:
