@@ -11,7 +11,7 @@ _CAPTION = (
 )
 _HEADS = (
     *("task", "told", "outcome", "after", "from the goal"),
-    *("fresh", "other decisions", "late", "confidence"),
+    *("fresh in it", "other decisions", "late", "confidence"),
 )
 
 

@@ -76,8 +76,8 @@ class DemoScreen:
         """The table of the episodes, and what a pass took."""
         records = simulated.recorded.ticks
         table = Table(box=box.SIMPLE_HEAD)
-        for name in ("task", "outcome", "FRESH", "late", "confidence", "other decisions"):
-            is_text = name in ("task", "outcome", "other decisions")
+        for name in ("episode", "outcome", "FRESH in it", "late", "confidence", "other decisions"):
+            is_text = name in ("episode", "outcome", "other decisions")
             table.add_column(name, justify="left" if is_text else "right")
         for episode in simulated.episodes:
             figures = figures_of(records, episode)
@@ -94,6 +94,10 @@ class DemoScreen:
         pass_ms = run["latency_ms"]["pass"]
         cutoff_ms = parameters["control.deadline_ms"] - parameters["control.margin_ms"]
         p50, p99 = in_words(pass_ms["p50"], 1), in_words(pass_ms["p99"], 1)
+        self._say(
+            f"over the whole run, between episodes too, {in_words(100 * run['fresh_ratio'], 1, '%')} of "
+            f"{in_words(run['ticks'])} ticks were FRESH"
+        )
         self._say(
             f"a pass took {p50} ms at p50 and {p99} ms at p99 of {cutoff_ms:.1f} ms; "
             f"{run['late_publishes']} of {run['ticks']} publishes were late, "
