@@ -10,7 +10,7 @@ _CAPTION = (
     " action, yellow for a hold, red for a stop."
 )
 _HEADS = (
-    *("task", "told", "outcome", "after", "from the goal"),
+    *("task", "told", "outcome", "simulated time", "from the goal at its end"),
     *("fresh in it", "other decisions", "late", "confidence"),
 )
 

@@ -25,6 +25,7 @@ class DemoScreen:
         self._n_episodes = n_episodes
         self._n_ended = 0
         self._number = ""
+        self._over_s: float | None = None
         self._decisions: Counter[str] = Counter()
         self._pass_ms = ""
         self._status = console.status("starting the simulated arm and the node")
@@ -51,7 +52,13 @@ class DemoScreen:
     def look(self, status: dict[str, str]) -> None:
         if status["episode"] != self._number:
             self._number = status["episode"]
+            self._over_s = None
             self._decisions.clear()
+        # Whoever tells the arm something else gives it another task, which is over later.
+        if status["is_over"] != "True":
+            self._over_s = None
+        elif self._over_s is None:
+            self._over_s = float(status["time_s"])
         n_ticks = sum(self._decisions.values())
         fresh = f"{100 * self._decisions[Decision.FRESH] / n_ticks:.0f} % FRESH" if n_ticks else "no tick yet"
         distance = in_words(100 * float(status["distance_m"]), 0, "cm")
@@ -68,9 +75,16 @@ class DemoScreen:
         style = "yellow" if episode.distance_m is None else "green" if episode.has_succeeded else "red"
         self._say(
             f"{self._n_ended}/{self._n_episodes} {episode.task}, seed {episode.seed}: {told}: "
-            f"{outcome(episode)} after {episode.seconds:.1f} s",
+            f"{outcome(episode)}, {self._until(episode)}",
             style,
         )
+
+    def _until(self, episode: SimulatedEpisode) -> str:
+        """When the task was over, and for how long the episode was kept open beyond that."""
+        over_s = episode.seconds if self._over_s is None else self._over_s
+        open_s = episode.seconds - over_s
+        kept = f", kept open for {open_s:.1f} s more" if open_s >= 0.05 else ""
+        return f"over after {over_s:.1f} s of simulated time{kept}"
 
     def summarise(self, simulated: SimulatedRun) -> None:
         """The table of the episodes, and what a pass took."""
