@@ -142,3 +142,30 @@ def test_what_a_replay_wrote_is_told_from_a_recorded_run(capsys, tmp_path, words
     code, _, err = call(capsys, *words, path)
     assert (code, err.count("\n")) == (2, 1)
     assert f"{path}: is what `replay --json` wrote, which has no times to repeat" in err
+
+
+@pytest.mark.parametrize("words", [("--times",), ("--ticks",)])
+def test_a_recorded_run_on_a_cut_recording_ends_with_3_as_long_as_its_frames_are_there(
+    capsys, tmp_path, words
+):
+    path, cut = tmp_path / "run.json", tmp_path / "cut.mcap"
+    path.write_text(json.dumps(a_live_run(validate_all(SMALL), 60).to_document()))
+    content = next(SAMPLE.glob("*.mcap")).read_bytes()
+    cut.write_bytes(content[: len(content) // 10])
+    command = (cut, "--topic", SAMPLE_TOPIC, *words, path)
+    code, out, _ = call(capsys, *command, "--seconds", 0.3)
+    assert code == 3 and "truncated after 95 messages" in out
+    assert call(capsys, *command, "--seconds", 0.3, "--allow-truncated")[0] == 0
+    code, _, err = call(capsys, *command)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "belongs to the stamp" in err and "(it is truncated after 95 messages)" in err
+
+
+def test_a_tick_that_differs_counts_for_more_than_a_cut_recording(capsys, tmp_path):
+    run = a_live_run(validate_all(SMALL), 12)
+    run.ticks[5]["reason"] = "something else"
+    path, cut = tmp_path / "run.json", tmp_path / "cut.mcap"
+    path.write_text(json.dumps(run.to_document()))
+    content = next(SAMPLE.glob("*.mcap")).read_bytes()
+    cut.write_bytes(content[: len(content) // 10])
+    assert call(capsys, cut, "--topic", SAMPLE_TOPIC, "--ticks", path)[0] == 1

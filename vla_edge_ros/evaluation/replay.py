@@ -1,7 +1,9 @@
 """`vla-edge replay`: a bag through the node's own control loop on a virtual clock, faster than real time."""
 
 import argparse
+import contextlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 from rich.console import Console
@@ -9,7 +11,7 @@ from rich.console import Console
 from vla_edge_ros import output
 from vla_edge_ros.arguments import positive
 from vla_edge_ros.control import settings
-from vla_edge_ros.errors import UserError
+from vla_edge_ros.errors import UserError, printable
 from vla_edge_ros.evaluation import run_document
 from vla_edge_ros.evaluation.arguments import add_run_arguments, given_parameters
 from vla_edge_ros.evaluation.bags import TRUNCATED, open_bag
@@ -67,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
         if path is not None:
             _refuse_a_replay(path)
     if args.ticks is not None:
-        return retrace.run(args, given)
+        return _retrace(args, given)
     if args.bag is None:
         raise UserError("name a recording; --ticks RUN alone can do without one")
     if args.times is not None and args.instruction is not None:
@@ -87,7 +89,8 @@ def run(args: argparse.Namespace) -> int:
             plan = {} if given.keys() & _ENGINE_PARAMETERS else recorded.engine_plan()
             values = validate_all(recorded.run["parameters"] | plan | given)
             n_ticks = args.seconds * 1000 / values["control.period_ms"]
-            replayed = replay_recorded(bag, topic.name, values, recorded.until_tick(n_ticks))
+            with _naming_truncation(bag.truncated_after):
+                replayed = replay_recorded(bag, topic.name, values, recorded.until_tick(n_ticks))
         first_frame = 0 if recorded is None else recorded.begin["frame"]
         document = _document(args.bag.name, topic.name, values, replayed, first_frame)
         if args.json is not None:
@@ -106,6 +109,31 @@ def run(args: argparse.Namespace) -> int:
     for line in losses:
         console.print(line, style="yellow", highlight=False, markup=False, soft_wrap=True)
     return 0 if truncated_after is None or args.allow_truncated else TRUNCATED
+
+
+def _retrace(args: argparse.Namespace, given: dict) -> int:
+    """`--ticks`: 1 where a tick differs, then 3 where the recording is cut short, as for a replay."""
+    if args.bag is None:
+        return retrace.run(args, given)
+    with open_bag(args.bag) as bag:
+        truncated_after = bag.truncated_after
+    with _naming_truncation(truncated_after):
+        code = retrace.run(args, given)
+    if truncated_after is None:
+        return code
+    print(printable(f"{args.bag}: truncated after {truncated_after} messages, which the run did not need"))
+    return code or (0 if args.allow_truncated else TRUNCATED)
+
+
+@contextlib.contextmanager
+def _naming_truncation(truncated_after: int | None) -> Iterator[None]:
+    """Have a refusal say that the recording is cut short, which may be why a frame is missing."""
+    try:
+        yield
+    except UserError as error:
+        if truncated_after is None:
+            raise
+        raise UserError(f"{error} (it is truncated after {truncated_after} messages)") from None
 
 
 def _refuse_a_replay(path: Path) -> None:
