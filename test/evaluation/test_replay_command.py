@@ -1,6 +1,7 @@
 """`vla-edge replay` as a user calls it."""
 
 import json
+from functools import partial
 
 import pytest
 from recorded import SAMPLE, image_payloads, write_mcap, write_rosbag2
@@ -11,6 +12,7 @@ from vla_edge_ros.errors import UserError
 from vla_edge_ros.evaluation import replay
 from vla_edge_ros.evaluation.run_document import OUTCOME, canonical_sha256, summarise
 from vla_edge_ros.parameters import validate_all
+from vla_edge_ros.progress import told
 
 
 def call(capsys, *words) -> tuple[int, str, str]:
@@ -169,3 +171,16 @@ def test_a_tick_that_differs_counts_for_more_than_a_cut_recording(capsys, tmp_pa
     content = next(SAMPLE.glob("*.mcap")).read_bytes()
     cut.write_bytes(content[: len(content) // 10])
     assert call(capsys, cut, "--topic", SAMPLE_TOPIC, "--ticks", path)[0] == 1
+
+
+@pytest.mark.parametrize("words", [(), ("--times", "RUN"), ("--ticks", "RUN")])
+def test_long_work_is_named_on_stderr_and_leaves_the_output_alone(capsys, tmp_path, monkeypatch, words):
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps(a_live_run(validate_all(SMALL), 12).to_document()))
+    command = (SAMPLE, "--topic", SAMPLE_TOPIC, "--seconds", 0.3)
+    command += tuple(path if word == "RUN" else word for word in words)
+    code, quick, _ = call(capsys, *command)
+    monkeypatch.setattr(replay, "told", partial(told, after_s=0.0))
+    assert call(capsys, *command)[:2] == (code, quick) and code == 0
+    _, _, err = call(capsys, *command)
+    assert err in ("replaying sample ...\n", f"running the ticks of {path} again ...\n")

@@ -22,6 +22,7 @@ from vla_edge_ros.evaluation.retrace import command as retrace
 from vla_edge_ros.evaluation.summary import summary_table
 from vla_edge_ros.evaluation.virtual_run import Replay, replay, replay_recorded
 from vla_edge_ros.parameters import validate_all
+from vla_edge_ros.progress import told
 
 _RECORD = "control.record_path"
 _OF_A_REPLAY = b'{"kind": "replay"'
@@ -83,21 +84,23 @@ def run(args: argparse.Namespace) -> int:
         if recorded is None:
             values = validate_all(given)
             uses_recorded_text = args.instruction is None
-            replayed = replay(bag, topic.name, values, args.service_ms, args.seconds, uses_recorded_text)
+            with told(f"replaying {args.bag.name}"):
+                replayed = replay(bag, topic.name, values, args.service_ms, args.seconds, uses_recorded_text)
         else:
             # Another engine, model or memory has a plan of its own.
             plan = {} if given.keys() & _ENGINE_PARAMETERS else recorded.engine_plan()
             values = validate_all(recorded.run["parameters"] | plan | given)
             n_ticks = args.seconds * 1000 / values["control.period_ms"]
-            with _naming_truncation(bag.truncated_after):
+            with told(f"replaying {args.bag.name}"), _naming_truncation(bag.truncated_after):
                 replayed = replay_recorded(bag, topic.name, values, recorded.until_tick(n_ticks))
         first_frame = 0 if recorded is None else recorded.begin["frame"]
         document = _document(args.bag.name, topic.name, values, replayed, first_frame)
         if args.json is not None:
             output.write_text(args.json, json.dumps(document))
         if args.report is not None:
-            strip = film_frames(bag, topic.name, replayed.remembered)
-            write_report(args.report, document, {document["policy"]: strip})
+            with told("drawing the report"):
+                strip = film_frames(bag, topic.name, replayed.remembered)
+                write_report(args.report, document, {document["policy"]: strip})
         losses, truncated_after = bag.losses, bag.truncated_after
     console.print(summary_table(document))
     for part in run_document.OUTCOME:
@@ -113,11 +116,13 @@ def run(args: argparse.Namespace) -> int:
 
 def _retrace(args: argparse.Namespace, given: dict) -> int:
     """`--ticks`: 1 where a tick differs, then 3 where the recording is cut short, as for a replay."""
+    work = f"running the ticks of {args.ticks} again"
     if args.bag is None:
-        return retrace.run(args, given)
+        with told(work):
+            return retrace.run(args, given)
     with open_bag(args.bag) as bag:
         truncated_after = bag.truncated_after
-    with _naming_truncation(truncated_after):
+    with told(work), _naming_truncation(truncated_after):
         code = retrace.run(args, given)
     if truncated_after is None:
         return code
