@@ -4,6 +4,7 @@ import argparse
 import ctypes
 import json
 import resource
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -36,7 +37,8 @@ def test_this_machine_is_examined_from_end_to_end(capsys):
     report = json.loads(capsys.readouterr().out)
     checks = [Check(**fields) for fields in report["checks"]]
     names = [check.name for check in checks]
-    assert len(set(names)) == len(names) == 20 + ("GPU memory" in names)
+    has_gpu = next(check for check in checks if check.name == "GPU").level == OK
+    assert len(set(names)) == len(names) == 15 + 5 * has_gpu + ("GPU memory" in names)
     assert {check.level for check in checks} <= {OK, WARN, FAIL}
     assert all(check.found for check in checks)
     assert all(check.advice for check in checks if check.level != OK)
@@ -68,6 +70,31 @@ def test_a_narrow_terminal_cuts_off_nothing_of_what_to_do(monkeypatch, capsys):
     assert "".join(cell.strip() for cell in cells) == path
 
 
+def test_a_line_for_the_shell_is_whole_however_narrow_the_terminal(monkeypatch, tmp_path, capsys):
+    folder = tmp_path / ("a b " * 30)
+    (folder / "config").mkdir(parents=True)
+    (folder / "config/fastdds.xml").write_text("<dds/>")
+    monkeypatch.setattr(doctor, "share_directory", lambda: folder)
+    checks = [doctor.check_profile({}), doctor.check_ros(True, "rmw_cyclonedds_cpp")]
+    monkeypatch.setattr(doctor, "examine", lambda seconds, parameters: iter(checks))
+    monkeypatch.setenv("COLUMNS", "60")
+    run()
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("export ")]
+    script = "\n".join([*lines, f'test -f "${NEW_NAME}" && echo "$RMW_IMPLEMENTATION"'])
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True)
+    assert done.stdout == "rmw_fastrtps_cpp\n"
+
+
+def test_without_a_gpu_one_row_says_so(monkeypatch):
+    def answer(code):
+        return ("describe_gpu" not in code), "no NVIDIA driver"
+
+    monkeypatch.setattr(doctor, "probe", answer)
+    names = [check.name for check in doctor.examine(0, validate_all({}))]
+    assert "GPU" in names
+    assert not {"other GPU processes", "PyCUDA", "cuda-bindings", "nvcc", "CUDA engine"} & set(names)
+
+
 @pytest.mark.parametrize("seconds", ["-1", "nan", "soon", "1e9"])
 def test_a_measuring_time_out_of_range_is_refused(seconds, capsys):
     with pytest.raises(SystemExit):
@@ -91,7 +118,7 @@ def test_machines_and_cores():
 
 def test_ros_is_needed_for_the_live_node_only():
     assert doctor.check_ros(True, "rmw_fastrtps_cpp").level == OK
-    assert "RMW_IMPLEMENTATION" in doctor.check_ros(True, "rmw_cyclonedds_cpp").advice
+    assert "RMW_IMPLEMENTATION" in doctor.check_ros(True, "rmw_cyclonedds_cpp").command
     missing = doctor.check_ros(False, "ModuleNotFoundError: No module named 'rclpy'")
     assert missing.level == WARN and "rclpy" in missing.found and "replay works" in missing.advice
 
@@ -100,7 +127,7 @@ def test_ros_is_needed_for_the_live_node_only():
 def test_the_profile_is_advised_under_the_name_that_the_distribution_reads(name, wanted):
     check = doctor.check_profile({"ROS_DISTRO": name})
     assert (check.level, check.found) == (WARN, f"{wanted} is not set")
-    assert check.advice.endswith(f"export {wanted}={ROOT / 'config/fastdds.xml'}")
+    assert check.command == f"export {wanted}={ROOT / 'config/fastdds.xml'}"
 
 
 @pytest.mark.parametrize(

@@ -331,8 +331,16 @@ def test_a_run_of_episodes_tells_how_each_went_and_shows_the_picture():
     assert cells[11] == "told of nothing on the table"
 
 
+def test_the_share_of_fresh_ticks_in_an_episode_is_told_from_that_of_the_whole_run():
+    page = report(a_run(episodes=[EPISODE]), {})
+    assert '<th scope="col">fresh in it</th>' in page
+    assert "<b>96.7 %</b><span>of 60 ticks fresh, between episodes too</span>" in page
+    assert '<th scope="row">share of fresh actions, between episodes too</th><td>96.7 %</td>' in page
+
+
 def test_a_run_without_episodes_has_no_part_on_them():
-    assert "What the arm did" not in report(a_run(), {}, b"picture")
+    page = report(a_run(), {}, b"picture")
+    assert "What the arm did" not in page and "between episodes" not in page
 
 
 def test_the_page_is_written_as_utf_8(tmp_path):

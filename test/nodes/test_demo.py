@@ -84,6 +84,8 @@ def test_a_raw_recording_with_another_instruction_is_looped_for_as_long_as_asked
         (["--bag", "/nowhere"], "/nowhere: no such file or folder"),
         (["--bag", "USELESS", "--seconds", "0.5"], "the node could use none of the images on /cam/image_raw"),
         (["--param", "control.record_path=x"], "control.record_path: the demo sets it itself"),
+        (["--instruction", ""], "--instruction is empty: say what the arm is told, or leave it out"),
+        (["--bag", "x", "--param", "instruction.initial= "], "--instruction is empty"),
         (["--seconds", "0"], "0 must be a finite number above 0"),
         (["--param", "engine.model=/nowhere"], "the node refused to configure: model '/nowhere' is neither"),
     ],

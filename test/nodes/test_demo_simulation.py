@@ -36,6 +36,13 @@ def test_the_episode_and_what_the_node_did_in_it_are_in_the_document(finished):
     assert any(tick["is_enabled"] for tick in document["records"])
 
 
+def test_the_share_of_fresh_ticks_in_the_episode_is_told_from_that_of_the_run(finished):
+    document, _, output = finished
+    assert "FRESH in it" in output
+    share, n = f"{100 * document['fresh_ratio']:.1f} %", document["ticks"]
+    assert f"over the whole run, between episodes too, {share} of {n:,} ticks were FRESH" in output
+
+
 def test_an_instruction_outside_the_vocabulary_runs_and_its_confidence_is_told(finished):
     document, _, output = finished
     (episode,) = document["episodes"]

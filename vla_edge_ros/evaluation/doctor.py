@@ -10,6 +10,7 @@ import json
 import os
 import platform
 import resource
+import shlex
 import shutil
 import subprocess
 import sys
@@ -86,7 +87,16 @@ def _checks(seconds: float) -> Iterator[Check]:
     yield check_priority(_refusal_in_a_thread_of_its_own())
     yield check_memory_lock(resource.getrlimit(resource.RLIMIT_MEMLOCK)[0])
     yield check_governors(Path("/sys/devices/system/cpu"))
-    yield check_gpu(*probe("from vla_edge_ros.evaluation.doctor import describe_gpu as f; print(f())"))
+    gpu = check_gpu(*probe("from vla_edge_ros.evaluation.doctor import describe_gpu as f; print(f())"))
+    yield gpu
+    if gpu.level == OK:
+        yield from _gpu_checks()
+    if seconds:
+        yield measure_timer(seconds)
+
+
+def _gpu_checks() -> Iterator[Check]:
+    """What a GPU that is there needs; without one nothing of it matters."""
     yield check_gpu_processes(*gpu_processes())
     yield check_pycuda(*probe("import pycuda; print(pycuda.VERSION_TEXT)"))
     yield check_bindings(*probe("import cuda.bindings as f; print(f.__version__)"))
@@ -97,8 +107,6 @@ def _checks(seconds: float) -> Iterator[Check]:
         yield check_gpu_memory(
             *probe("from vla_edge_ros.evaluation.doctor import describe_gpu_memory as f; f()")
         )
-    if seconds:
-        yield measure_timer(seconds)
 
 
 def check_python(version: tuple[int, int]) -> Check:
@@ -121,8 +129,8 @@ def check_ros(works: bool, found: str) -> Check:
         advice = "no live node, replay works: source a ROS 2 distribution, or use scripts/demo.sh"
         return Check("ROS 2", WARN, found, advice)
     is_fast_dds = found.startswith("rmw_fastrtps")
-    advice = "untried: export RMW_IMPLEMENTATION=rmw_fastrtps_cpp"
-    return row("ROS 2", is_fast_dds, f"rclpy on {found}", advice)
+    command = "export RMW_IMPLEMENTATION=rmw_fastrtps_cpp"
+    return row("ROS 2", is_fast_dds, f"rclpy on {found}", "untried: choose Fast DDS", command=command)
 
 
 def check_profile(environment: Mapping[str, str]) -> Check:
@@ -131,11 +139,9 @@ def check_profile(environment: Mapping[str, str]) -> Check:
     path = environment.get(variable, "")
     is_there = bool(path) and Path(path).is_file()
     found = f"{variable} {'is set' if is_there else 'names no file' if path else 'is not set'}"
-    advice = (
-        "best-effort images between processes get lost: the launch files set it; by hand, "
-        f"export {variables[0]}={share_directory() / 'config/fastdds.xml'}"
-    )
-    return row("Fast DDS profile", is_there, found, advice)
+    advice = "best-effort images between processes get lost: the launch files set it, or export it by hand"
+    command = f"export {variables[0]}={shlex.quote(str(share_directory() / 'config/fastdds.xml'))}"
+    return row("Fast DDS profile", is_there, found, advice, command=command)
 
 
 def check_shared_memory(folder: Path) -> Check:
@@ -188,15 +194,15 @@ def check_gpu(works: bool, found: str) -> Check:
 
 
 def check_pycuda(works: bool, found: str) -> Check:
-    return row("PyCUDA", works, found, "for a GPU: pip install pycuda")
+    return row("PyCUDA", works, found, "pip install pycuda")
 
 
 def check_bindings(works: bool, found: str) -> Check:
-    return row("cuda-bindings", works, found, "for a GPU: pip install cuda-bindings")
+    return row("cuda-bindings", works, found, "pip install cuda-bindings")
 
 
 def check_nvcc(works: bool, found: str) -> Check:
-    advice = "for a GPU: install the CUDA toolkit, or copy the kernels' cache from a machine that has it"
+    advice = "install the CUDA toolkit, or copy the kernels' cache from a machine that has it"
     return row("nvcc", works, found, advice)
 
 
@@ -301,3 +307,7 @@ def _print_table(checks: list[Check]) -> None:
         level = Text(check.level, colors[check.level])
         table.add_row(level, check.name, Text(check.found), Text(check.advice))
     Console().print(table)
+    commands = [check.command for check in checks if check.command]
+    if commands:
+        # Below the table, whose cells break a line so that it cannot be pasted.
+        print("\n".join(["by hand, in the shell that starts the node:", *commands]))

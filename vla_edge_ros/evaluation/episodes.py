@@ -10,8 +10,8 @@ _CAPTION = (
     " action, yellow for a hold, red for a stop."
 )
 _HEADS = (
-    *("task", "told", "outcome", "after", "from the goal"),
-    *("fresh", "other decisions", "late", "confidence"),
+    *("task", "told", "outcome", "simulated time", "from the goal at its end"),
+    *("fresh in it", "other decisions", "late", "confidence"),
 )
 
 

@@ -92,13 +92,14 @@ def _cards(run: dict) -> list[str]:
     evicted = (run.get("evictions") or {}).get(run.get("policy"))
     cutoff = "" if cutoff_ms is None else f", cut-off {in_words(cutoff_ms, 1, 'ms')}"
     allowed = late_allowed(run)
+    whole = ", between episodes too" if run.get("episodes") else ""
     is_punctual = None if late is None or allowed is None else late <= allowed
     is_on_time = None if pass_p99 is None or cutoff_ms is None else pass_p99 <= cutoff_ms
     return [
         *_episode_cards(run),
         _card(
             in_words(None if ratio is None else 100.0 * ratio, 1, "%"),
-            f"of {in_words(run.get('ticks'))} ticks fresh",
+            f"of {in_words(run.get('ticks'))} ticks fresh{whole}",
             None if ratio is None else ratio >= 0.95,
         ),
         _card(in_words(late), f"late publishes{beside}", is_punctual),

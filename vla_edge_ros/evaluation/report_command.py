@@ -15,6 +15,7 @@ from vla_edge_ros.evaluation.recorded_run import RecordedRun, is_lines, read_run
 from vla_edge_ros.evaluation.report import write_report
 from vla_edge_ros.evaluation.virtual_run import replay_recorded
 from vla_edge_ros.parameters import validate_all
+from vla_edge_ros.progress import told
 
 LARGEST_PICTURE_BYTES = 10_000_000
 
@@ -94,7 +95,7 @@ def _document_of(recorded: RecordedRun, name: str) -> dict:
 
 def _film_strips(recorded: RecordedRun, path: Path, topic: str | None) -> dict[str, list[FilmFrame]]:
     parameters = validate_all(recorded.run["parameters"])
-    with open_bag(path) as bag:
+    with open_bag(path) as bag, told(f"replaying {path.name} for the film strip"):
         name = bag.pick_image_topic(topic).name
         replayed = replay_recorded(bag, name, parameters, recorded)
         return {parameters["memory.policy"]: film_frames(bag, name, replayed.remembered)}

@@ -70,6 +70,7 @@ def ordered_decisions(run: dict) -> list[tuple[str, int]]:
 
 def _tick_rows(run: dict) -> list[tuple[str, str]]:
     ratio = run.get("fresh_ratio")
+    whole = ", between episodes too" if run.get("episodes") else ""
     rows = [
         ("frames received", in_words(run.get("frames"))),
         ("frames overtaken by newer ones", in_words(run.get("frames_skipped"))),
@@ -77,7 +78,7 @@ def _tick_rows(run: dict) -> list[tuple[str, str]]:
         ("ticks", in_words(run.get("ticks"))),
         ("ticks skipped", in_words(run.get("skipped_ticks"))),
         ("fresh actions", in_words(run.get("fresh"))),
-        ("share of fresh actions", in_words(None if ratio is None else 100.0 * ratio, 1, "%")),
+        (f"share of fresh actions{whole}", in_words(None if ratio is None else 100.0 * ratio, 1, "%")),
         *_promise_rows(run),
         *_ladder_rows(run),
         ("passes stopped at their deadline", in_words(run.get("aborted_passes"))),

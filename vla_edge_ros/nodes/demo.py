@@ -33,7 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seconds",
         type=positive,
-        help="how long the recording is played (default: 12), or the arm's last episode lasts at least",
+        help="how long the recording is played (default: 12); of the arm, how long its last episode is kept "
+        "open at least: it lasts until its task is over, which this never cuts short",
     )
     parser.add_argument(
         "--out",
@@ -46,6 +47,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     console = Console()
     given = given_parameters(args)
+    if not given.get("instruction.initial", "go").strip():
+        raise UserError("--instruction is empty: say what the arm is told, or leave it out")
     if args.bag is not None or args.topic is not None:
         for name in ("task", "seed"):
             if getattr(args, name) is not None:

@@ -11,6 +11,7 @@ from vla_edge_ros.evaluation.film import film_frames
 from vla_edge_ros.evaluation.filmstrip import FilmFrame
 from vla_edge_ros.evaluation.recorded_run import RecordedRun
 from vla_edge_ros.evaluation.virtual_run import replay_recorded
+from vla_edge_ros.progress import told
 
 
 def evaluate(
@@ -21,7 +22,7 @@ def evaluate(
     strips: dict[str, list[FilmFrame]] = {}
     evictions: dict[str, int] = {}
     for policy in dict.fromkeys((*policies, values["memory.policy"])):
-        with console.status(f"replaying under {policy}"):
+        with told(f"replaying the run under {policy}"):
             variant = values | recorded.engine_plan() | {"memory.policy": policy}
             replayed = replay_recorded(bag, topic, variant, recorded)
             strips[policy] = film_frames(bag, topic, replayed.remembered)

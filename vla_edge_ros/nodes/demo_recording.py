@@ -20,6 +20,7 @@ from vla_edge_ros.evaluation.summary import summary_table
 from vla_edge_ros.nodes.demo_evaluation import evaluate
 from vla_edge_ros.nodes.live_run import LiveRun, run_live
 from vla_edge_ros.parameters import validate_all
+from vla_edge_ros.progress import told
 from vla_edge_ros.share import share_directory
 
 COMPARED = ("fifo", "sliding_window", "semantic", "novelty")
@@ -58,7 +59,8 @@ def run(args: argparse.Namespace, given: dict, console: Console) -> int:
         # Of an earlier run: beside this one's document it would be taken for its recording.
         (args.out / name).unlink(missing_ok=True)
     output.write_text(document_path, json.dumps(document))
-    write_report(report_path, document, strips)
+    with told("drawing the report"):
+        write_report(report_path, document, strips)
     console.print(summary_table(document))
     console.print(f"written: {document_path} and {report_path}", soft_wrap=True)
     for line in losses:

@@ -25,6 +25,7 @@ class DemoScreen:
         self._n_episodes = n_episodes
         self._n_ended = 0
         self._number = ""
+        self._over_s: float | None = None
         self._decisions: Counter[str] = Counter()
         self._pass_ms = ""
         self._status = console.status("starting the simulated arm and the node")
@@ -51,7 +52,13 @@ class DemoScreen:
     def look(self, status: dict[str, str]) -> None:
         if status["episode"] != self._number:
             self._number = status["episode"]
+            self._over_s = None
             self._decisions.clear()
+        # Whoever tells the arm something else gives it another task, which is over later.
+        if status["is_over"] != "True":
+            self._over_s = None
+        elif self._over_s is None:
+            self._over_s = float(status["time_s"])
         n_ticks = sum(self._decisions.values())
         fresh = f"{100 * self._decisions[Decision.FRESH] / n_ticks:.0f} % FRESH" if n_ticks else "no tick yet"
         distance = in_words(100 * float(status["distance_m"]), 0, "cm")
@@ -68,16 +75,23 @@ class DemoScreen:
         style = "yellow" if episode.distance_m is None else "green" if episode.has_succeeded else "red"
         self._say(
             f"{self._n_ended}/{self._n_episodes} {episode.task}, seed {episode.seed}: {told}: "
-            f"{outcome(episode)} after {episode.seconds:.1f} s",
+            f"{outcome(episode)}, {self._until(episode)}",
             style,
         )
+
+    def _until(self, episode: SimulatedEpisode) -> str:
+        """When the task was over, and for how long the episode was kept open beyond that."""
+        over_s = episode.seconds if self._over_s is None else self._over_s
+        open_s = episode.seconds - over_s
+        kept = f", kept open for {open_s:.1f} s more" if open_s >= 0.05 else ""
+        return f"over after {over_s:.1f} s of simulated time{kept}"
 
     def summarise(self, simulated: SimulatedRun) -> None:
         """The table of the episodes, and what a pass took."""
         records = simulated.recorded.ticks
         table = Table(box=box.SIMPLE_HEAD)
-        for name in ("task", "outcome", "FRESH", "late", "confidence", "other decisions"):
-            is_text = name in ("task", "outcome", "other decisions")
+        for name in ("episode", "outcome", "FRESH in it", "late", "confidence", "other decisions"):
+            is_text = name in ("episode", "outcome", "other decisions")
             table.add_column(name, justify="left" if is_text else "right")
         for episode in simulated.episodes:
             figures = figures_of(records, episode)
@@ -94,6 +108,10 @@ class DemoScreen:
         pass_ms = run["latency_ms"]["pass"]
         cutoff_ms = parameters["control.deadline_ms"] - parameters["control.margin_ms"]
         p50, p99 = in_words(pass_ms["p50"], 1), in_words(pass_ms["p99"], 1)
+        self._say(
+            f"over the whole run, between episodes too, {in_words(100 * run['fresh_ratio'], 1, '%')} of "
+            f"{in_words(run['ticks'])} ticks were FRESH"
+        )
         self._say(
             f"a pass took {p50} ms at p50 and {p99} ms at p99 of {cutoff_ms:.1f} ms; "
             f"{run['late_publishes']} of {run['ticks']} publishes were late, "

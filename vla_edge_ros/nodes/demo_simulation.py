@@ -23,6 +23,7 @@ from vla_edge_ros.nodes.demo_recording import OF_AN_ARM
 from vla_edge_ros.nodes.demo_screen import DemoScreen
 from vla_edge_ros.nodes.simulated_run import Episode, SimulatedRun, figures_of, run_simulated
 from vla_edge_ros.parameters import validate_all
+from vla_edge_ros.progress import told
 from vla_edge_ros.simulation.commanded import arm_policy_file
 from vla_edge_ros.simulation.episode_film import film
 from vla_edge_ros.simulation.model_actor import DEPLOYMENT
@@ -57,7 +58,7 @@ def run(args: argparse.Namespace, given: dict, console: Console) -> int:
     screen.summarise(simulated)
     with open_bag(bag_path) as bag:
         document, strips = evaluate(bag, IMAGE_TOPIC, values, recorded, (), console)
-    with console.status("drawing the picture"):
+    with told("drawing the picture of the episodes"):
         picture = film(_moments(simulated))
     output.write_bytes(picture_path, picture)
     document |= {
@@ -68,7 +69,8 @@ def run(args: argparse.Namespace, given: dict, console: Console) -> int:
         "refused": simulated.refused,
     }
     output.write_text(document_path, json.dumps(document))
-    write_report(report_path, document, strips, picture)
+    with told("drawing the report"):
+        write_report(report_path, document, strips, picture)
     console.print(
         f"written: {report_path} (open it in a browser), {picture_path}, {document_path}, {bag_path}",
         highlight=False,

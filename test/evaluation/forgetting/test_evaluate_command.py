@@ -165,7 +165,10 @@ def test_an_interrupted_run_keeps_its_rows_and_goes_on(tmp_path):
     while not (rows.exists() and rows.read_text().count("\n") >= 3) and time.monotonic() < deadline:
         time.sleep(0.05)
     run.send_signal(signal.SIGINT)
-    assert run.wait(timeout=20) == 130, run.stderr.read()
+    code, said = run.wait(timeout=20), run.stderr.read().decode()
+    assert code == 130, said
+    told = re.fullmatch(r"stopped: (\d+) trials kept in (.+); the same command goes on from there\n", said)
+    assert told and int(told[1]) >= 3 and told[2] == str(rows), said
     kept = rows.read_text().splitlines()
     assert 3 <= len(kept) < 200
     assert evaluate(*words, "--seeds", len(kept) + 1, "--out", tmp_path) == 0

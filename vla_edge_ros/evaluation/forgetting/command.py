@@ -1,8 +1,10 @@
 """`vla-edge evaluate`: recordings x policies x capacities x seeds, in processes of this machine or on Ray."""
 
 import argparse
+import contextlib
 import json
 import os
+import sys
 from collections.abc import Collection, Iterator
 from dataclasses import astuple, replace
 from pathlib import Path
@@ -13,7 +15,7 @@ from rich.table import Table
 
 from vla_edge_ros import output
 from vla_edge_ros.engine.tokenizer import load_tokenizer
-from vla_edge_ros.errors import UserError
+from vla_edge_ros.errors import UserError, printable
 from vla_edge_ros.evaluation.bags import BagRefused
 from vla_edge_ros.evaluation.forgetting import results
 from vla_edge_ros.evaluation.forgetting.footage import recordings_in
@@ -90,7 +92,16 @@ def run(args: argparse.Namespace) -> int:
     weights = weights_digest(args.model)
     plan = Plan(args.model, args.frames, has_positions=not args.no_positions, weights=weights)
     with results.RowFile(args.out / ROWS) as rows:
-        return _evaluate(args, plan, rows, remembered, report_path, console)
+        try:
+            return _evaluate(args, plan, rows, remembered, report_path, console)
+        except (KeyboardInterrupt, SystemExit):
+            with contextlib.suppress(OSError):  # a closed terminal
+                print(
+                    f"stopped: {counted(len(rows.rows), 'trial')} kept in {printable(str(args.out / ROWS))}; "
+                    "the same command goes on from there",
+                    file=sys.stderr,
+                )
+            raise
 
 
 def _evaluate(
