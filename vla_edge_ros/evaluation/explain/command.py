@@ -34,6 +34,8 @@ def run(args: argparse.Namespace) -> int:
     console = Console(highlight=False)
     if told.is_cut:
         print(one_line(f"{args.run}: the last line is cut and is left out"), file=sys.stderr)
+    if told.gaps_in_words:
+        print(one_line(f"{args.run}: {told.gaps_in_words}"), file=sys.stderr)
     if args.tick is None:
         for line in list_lines(told):
             console.print(Text(line), soft_wrap=True)
