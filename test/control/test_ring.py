@@ -217,10 +217,29 @@ def test_a_kill_loses_at_most_a_second(tmp_path):
 def test_what_is_not_due_is_not_flushed_and_what_is_due_is(tmp_path, monkeypatch):
     writer = Ring(tmp_path / "run.mcap", {}, MEGABYTE)
     writer.write(a_tick(1))
-    assert not writer.flush()
+    writer.flush()
+    assert writer.n_unsure == 1
     monkeypatch.setattr(ring, "FLUSH_NS", 0)
-    assert writer.flush()
+    writer.flush()
+    assert writer.n_unsure == 0
+    assert [tick["tick"] for tick in ticks_of_cut(tmp_path / "run.mcap" / "run_0.mcap")] == [1]
     writer.close()
+
+
+def test_of_a_burst_that_fills_the_disk_only_what_is_not_there_counts_as_dropped(tmp_path):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (MEGABYTE, hard))
+    try:
+        recorder = Recorder(tmp_path / "run.mcap", {}, max_bytes=100 * MEGABYTE)
+        for number in range(300):
+            recorder.put(a_tick(number, os.urandom(5000).hex()))
+        recorder.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert "recording stopped: " in recorder.error
+    n_read = len(ticks_of_cut(tmp_path / "run.mcap" / "run_0.mcap"))
+    n_in_a_chunk = 256_000 // 10_000 + 1
+    assert 300 <= n_read + recorder.dropped <= 300 + n_in_a_chunk  # what is read of the torn chunk
 
 
 def test_a_bag_with_files_of_the_rings_names_is_left_alone_and_its_numbers_are_not_used(tmp_path):

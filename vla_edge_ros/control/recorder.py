@@ -39,7 +39,6 @@ class Recorder:
         # Its put waits for no lock: the control thread cannot be held up by this one, whatever that does.
         self._queue: SimpleQueue[TickRecord | FrameMeta | dict | None] = SimpleQueue()
         self._capacity = capacity
-        self._n_unsure = 0
         self.dropped = 0
         self.error: str | None = None
         self._thread = threading.Thread(target=self._write, name="recorder", daemon=True)
@@ -60,12 +59,11 @@ class Recorder:
     def _write(self) -> None:
         try:
             while self._write_next():
-                if self._file.flush():
-                    self._n_unsure = 0
+                self._file.flush()
             self._file.close()
         except Exception as error:  # of the disk, or of an item that is no JSON
             self.error = f"recording stopped: {error}"
-            self.dropped += self._n_unsure
+            self.dropped += self._file.n_unsure
             with suppress(Empty):
                 while self._queue.get_nowait() is not None:
                     self.dropped += 1
@@ -79,9 +77,7 @@ class Recorder:
             return True
         if item is None:
             return False
-        self._n_unsure += 1
         if not self._file.write(item):
-            self._n_unsure -= 1
             self.dropped += 1
         return True
 
@@ -93,14 +89,16 @@ class JsonLines:
         """Raises UserError where `path` cannot be written."""
         output.write_text(path, json.dumps({"run": run}) + "\n")
         self._file = path.open("a", encoding="utf-8")
+        self.n_unsure = 0
 
     def write(self, item: TickRecord | FrameMeta | dict) -> bool:
+        self.n_unsure += 1
         self._file.write(json.dumps(_line(item)) + "\n")
         return True
 
-    def flush(self) -> bool:
+    def flush(self) -> None:
         self._file.flush()
-        return True
+        self.n_unsure = 0
 
     def close(self) -> None:
         self._file.close()

@@ -83,6 +83,7 @@ def n_to_delete(sizes: Sequence[int], room_bytes: int) -> int:
 class Ring:
     """For one thread. Raises OSError where the disk refuses; nothing else may be written then.
 
+    n_unsure: items that were handed over and may not be on the disk.
     ros_offset_ns: ROS time minus steady time, now: log times are ROS time, of a tick its effect stamp.
     """
 
@@ -99,6 +100,7 @@ class Ring:
         self._ros_offset_ns = ros_offset_ns or (lambda: time.time_ns() - time.monotonic_ns())
         self._begin: dict | None = None
         self._n_begun = 0
+        self.n_unsure = 0
         self._next_number = 0
         self._stream = self._lock = None
         schemas = {TICK: json_schema(TickRecord), FRAME: json_schema(FrameMeta), RUN: json_schema(dict)}
@@ -125,6 +127,7 @@ class Ring:
 
     def write(self, item: TickRecord | FrameMeta | dict) -> bool:
         """False where the item is larger than a segment, and is left out."""
+        self.n_unsure += 1
         if isinstance(item, TickRecord):
             message = TICK, item.effect_stamp_ns, item.to_json()
         elif isinstance(item, FrameMeta):
@@ -134,21 +137,22 @@ class Ring:
         channel, log_ns, value = message
         data = json.dumps(value).encode()
         if len(data) > self._largest_bytes:  # before a segment is ended for nothing, and an old one deleted
+            self.n_unsure -= 1
             return False
         if not self._fits(data):
             self._finish()
+            self.n_unsure = 1
             self._open()
         self._add(channel, log_ns, data)
         if channel == RUN:
             self._begin = value.get("begin", self._begin)
         return True
 
-    def flush(self) -> bool:
-        """Put what was written on the disk where that is due; whether it was."""
-        if time.monotonic_ns() - self._flushed_ns < FLUSH_NS:
-            return False
-        self._flush()
-        return True
+    def flush(self) -> None:
+        """Put what was written on the disk where that is due."""
+        if time.monotonic_ns() - self._flushed_ns >= FLUSH_NS:
+            self._flush()
+            self.n_unsure = 0
 
     def close(self) -> None:
         """Complete the segment, and let others write to the folder."""
@@ -203,6 +207,7 @@ class Ring:
         self._pending_bytes += len(data) + _MESSAGE_BYTES
         if self._pending_bytes > _CHUNK_BYTES:
             self._flush()
+            self.n_unsure = 0
 
     def _schemas_bytes(self) -> int:
         """What they and the channels take, once at the start of a segment and once at its end."""
