@@ -193,7 +193,7 @@ def test_a_tick_of_an_earlier_start_is_not_there_and_its_segments_are_named(caps
     assert main(["explain", str(folder), "--tick", "50"]) == 2
     error = capsys.readouterr().err
     assert "tick 50 was not recorded: ticks 0 to 4 are there" in error
-    assert "not read, since older or damaged: run_0.mcap" in error
+    assert "not read: 1 of the ring's segments, run_0.mcap" in error
     assert main(["explain", str(folder / "run_0.mcap"), "--tick", "50"]) == 0
 
 
@@ -213,8 +213,24 @@ def test_of_a_ring_too_large_to_be_read_at_once_the_newest_ticks_are_told_and_al
     assert len(RecordedRun.load(folder).ticks) == 60
     monkeypatch.setattr("vla_edge_ros.evaluation.recorded_run._ENOUGH_BYTES", 1)
     assert read_ticks(folder).ticks[-1]["tick"] == 59
-    assert main(["explain", str(folder), "--tick", "0"]) == 2
-    assert f"run_0.mcap to {files[-2].name}" in capsys.readouterr().err
+    assert main(["explain", str(folder)]) == 0
+    assert f"run_0.mcap to {files[-2].name}" in capsys.readouterr().out
+
+
+def test_any_tick_of_a_ring_too_large_to_be_read_at_once_is_found_with_those_after_it(
+    capsys, tmp_path, run, monkeypatch
+):
+    folder = tmp_path / "run.mcap"
+    assert len(write_ring(folder, run, 4 * MEGABYTE, padding=20_000)) > 4
+    whole = sum(len(line) for line in read_run(folder, is_whole=True))
+    monkeypatch.setattr("vla_edge_ros.evaluation.recorded_run._ENOUGH_BYTES", whole // 2)
+    for tick in range(60):
+        numbers = [told["tick"] for told in read_ticks(folder, tick).ticks]
+        assert numbers == list(range(numbers[0], numbers[-1] + 1))
+        assert numbers[0] <= tick < numbers[-1] or tick == numbers[-1] == 59
+    assert main(["explain", str(folder), "--tick", "0"]) == 0
+    assert "tick 0" in capsys.readouterr().out
+    assert main(["explain", str(folder), "--tick", "60"]) == 2
 
 
 def test_a_damaged_segment_in_the_middle_is_said(capsys, tmp_path, run):

@@ -247,14 +247,14 @@ class RecordedRun:
                     )
 
 
-def read_run(path: Path, is_whole: bool = False) -> str:
+def read_run(path: Path, is_whole: bool = False, tick: int | None = None) -> str:
     """The text of a file that may hold a run in either form, or the lines of a ring. Raises UserError.
 
-    is_whole: of a large ring too, of which else the newest segments are read.
+    is_whole: of a large ring too, of which else the newest segments are read, or those about `tick`.
     """
     try:
         if is_ring(path):
-            return ring_text(path, _MAX_RUN_BYTES, None if is_whole else _ENOUGH_BYTES)
+            return ring_text(path, _MAX_RUN_BYTES, None if is_whole else _ENOUGH_BYTES, tick)
         return read_text(path, _MAX_RUN_BYTES)
     except (NoRing, WrongShape) as error:
         raise UserError(f"{path}: {error}") from None

@@ -54,17 +54,20 @@ def is_ring(path: Path) -> bool:
     return path.is_dir()
 
 
-def ring_text(path: Path, max_bytes: int, enough_bytes: int | None = None) -> str:
+def ring_text(path: Path, max_bytes: int, enough_bytes: int | None = None, tick: int | None = None) -> str:
     """The newest run in a folder of segments, or what one segment has of its run, from its oldest tick on.
 
     A segment without an end is read as far as it is whole.
     enough_bytes: older segments are left out where the newer ones would have more text with them; None: none.
+    tick: newer segments are left out but for the one after that which has this tick, by its number.
     The first line names what the folder has and the text has not: `left_out`, segments of earlier runs and
-    older ones; `cut`, those whose end cannot be read, but for the newest, which is being written or was cut
+    these; `cut`, those whose end cannot be read, but for the newest, which is being written or was cut
     by a kill. Raises NoRing where there is no run, WrongShape, OSError.
     """
     files = _segments(path)
     newest = _of_newest_run(files)
+    while tick is not None and len(newest) > 2 and _begins_after(tick, newest[-2]):
+        newest.pop()
     parts: list[_Lines] = []
     n_bytes = 0
     for file in reversed(newest):
@@ -132,6 +135,13 @@ def _head(file: Path) -> _Part | None:
             return None
         return head["run"]["segment"]
     return None
+
+
+def _begins_after(tick: int, file: Path) -> bool:
+    """Whether its first tick is a later one. Raises OSError."""
+    with suppress(_Cut, FileNotFoundError, ValueError, RecursionError, KeyError, TypeError):
+        return json.loads(next(data for channel, data in _messages(file) if channel == TICK))["tick"] > tick
+    return False
 
 
 def _lines(file: Path, max_bytes: int) -> _Lines:

@@ -137,7 +137,7 @@ class RecordedTicks:
         numbers = [tick["tick"] for tick in self.ticks]
         there = f"ticks {min(numbers)} to {max(numbers)} are there" if numbers else "it has no ticks"
         if self.left_out:
-            there += f"; not read, since older or damaged: {_in_words(self.left_out)}, which can be named"
+            there += f"; not read: {len(self.left_out)} of the ring's segments, {_in_words(self.left_out)}"
         return f"{there}, and its last line is cut" if self.is_cut else there
 
     @property
@@ -146,9 +146,12 @@ class RecordedTicks:
         return f"{_in_words(self.cut)} cannot be read to the end: ticks are missing" if self.cut else ""
 
 
-def read_ticks(path: Path) -> RecordedTicks:
-    """The ticks of what control.record_path, `vla-edge demo` or `replay --json` wrote. Raises UserError."""
-    text = read_run(path)
+def read_ticks(path: Path, tick: int | None = None) -> RecordedTicks:
+    """The ticks of what control.record_path, `vla-edge demo` or `replay --json` wrote. Raises UserError.
+
+    tick: of a large ring those about this one are read, None: the newest.
+    """
+    text = read_run(path, tick=tick)
     try:
         found, is_cut = _of_lines(text) if is_lines(text) else (_of_document(text), False)
         check(found, _Run)
