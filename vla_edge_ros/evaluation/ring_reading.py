@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TypedDict
 
@@ -13,6 +14,9 @@ from vla_edge_ros.evaluation.json_shape import WrongShape, check
 from vla_edge_ros.evaluation.recording import StorageError
 from vla_edge_ros.evaluation.storage_mcap import MAGIC, CutShort, walk
 from vla_edge_ros.perception.frame import FrameMeta
+
+_N_LINES_AFTER = 1000
+"""Some ten seconds: work that a tick began is seen to its end in the next ones."""
 
 
 class _Part(TypedDict):
@@ -59,15 +63,16 @@ def ring_text(path: Path, max_bytes: int, enough_bytes: int | None = None, tick:
 
     A segment without an end is read as far as it is whole.
     enough_bytes: older segments are left out where the newer ones would have more text with them; None: none.
-    tick: newer segments are left out but for the one after that which has this tick, by its number.
+    tick: what is newer than the segment with this tick, by its number, is left out, but for a few.
     The first line names what the folder has and the text has not: `left_out`, segments of earlier runs and
     these; `cut`, those whose end cannot be read, but for the newest, which is being written or was cut
     by a kill. Raises NoRing where there is no run, WrongShape, OSError.
     """
     files = _segments(path)
     newest = _of_newest_run(files)
-    while tick is not None and len(newest) > 2 and _begins_after(tick, newest[-2]):
-        newest.pop()
+    after: list[Path] = []
+    while tick is not None and len(newest) > 1 and _begins_after(tick, newest[-1]):
+        after = [newest.pop()]
     parts: list[_Lines] = []
     n_bytes = 0
     for file in reversed(newest):
@@ -82,7 +87,8 @@ def ring_text(path: Path, max_bytes: int, enough_bytes: int | None = None, tick:
     if not any(part.lines for part in parts):
         raise NoRing("no recorded run: nothing was recorded after its start")
     head = parts[0].head
-    read = newest[-len(parts) :]
+    read = newest[-len(parts) :] + after
+    parts += [_lines(file, max_bytes, _N_LINES_AFTER) for file in after]
     first = {
         "run": head["run"],
         "left_out": [file.name for file in files if file not in read],
@@ -138,15 +144,17 @@ def _head(file: Path) -> _Part | None:
 
 
 def _begins_after(tick: int, file: Path) -> bool:
-    """Whether its first tick is a later one. Raises OSError."""
-    with suppress(_Cut, FileNotFoundError, ValueError, RecursionError, KeyError, TypeError):
-        return json.loads(next(data for channel, data in _messages(file) if channel == TICK))["tick"] > tick
-    return False
+    """Whether its first tick is a later one, or there is none in it. Raises OSError."""
+    with suppress(_Cut, ValueError, RecursionError, KeyError, TypeError):
+        for channel, data in _messages(file):
+            if channel == TICK:
+                return json.loads(data)["tick"] > tick
+    return True
 
 
-def _lines(file: Path, max_bytes: int) -> _Lines:
+def _lines(file: Path, max_bytes: int, max_lines: int | None = None) -> _Lines:
     """Raises WrongShape, OSError."""
-    messages = _messages(file)
+    messages = islice(_messages(file), max_lines)
     found = _Lines({}, [], 0, False)
     try:
         found.head = json.loads(next(messages)[1])
