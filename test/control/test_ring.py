@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from mcap.reader import make_reader
+from mcap.writer import Writer
 
 from vla_edge_ros.control import ring
 from vla_edge_ros.control.decision import Decision
@@ -46,7 +47,7 @@ def ticks_of_cut(file: Path) -> list[dict]:
     found = []
     with suppress(CutShort):
         for channel, _, message in walk(file, is_sorted=False):
-            if channel.topic == "tick":
+            if channel.topic == "/tick":
                 found.append(json.loads(message.data))
     return found
 
@@ -64,9 +65,9 @@ def test_any_reader_finds_ticks_frames_and_the_run_with_schemas_and_ros_time(tmp
             assert (schema.encoding, channel.message_encoding) == ("jsonschema", "json")
             found.setdefault(channel.topic, []).append((message.log_time, json.loads(message.data)))
             assert json.loads(schema.data)["type"] == "object"
-    assert found["frame"] == [(18, {"index": 1, "stamp_ns": 20, "capture_ns": 10, "receipt_ns": 11})]
-    assert found["tick"] == [(10**18 + 5, json.loads(json.dumps(a_tick(5).to_json())))]
-    head, begin = [data for _, data in found["run"]]
+    assert found["/frame"] == [(18, {"index": 1, "stamp_ns": 20, "capture_ns": 10, "receipt_ns": 11})]
+    assert found["/tick"] == [(10**18 + 5, json.loads(json.dumps(a_tick(5).to_json())))]
+    head, begin = [data for _, data in found["/run"]]
     assert (head["run"]["model"], head["run"]["segment"]["number"]) == ("tiny", 0)
     assert begin == {"begin": {"at_ns": 5, "frame": 0}}
 
@@ -112,7 +113,7 @@ def test_the_ring_never_exceeds_its_bytes_however_many_ticks_and_keeps_the_newes
     assert MEGABYTE * 0.7 < size_of(folder) <= MEGABYTE
     assert all(segment.path.stat().st_size <= MEGABYTE // N_SEGMENTS for segment in segments)
     assert segments[0].number > 0
-    ticks = [data["tick"] for s in segments for topic, data in messages(s.path) if topic == "tick"]
+    ticks = [data["tick"] for s in segments for topic, data in messages(s.path) if topic == "/tick"]
     assert ticks == list(range(ticks[0], n))
 
 
@@ -140,7 +141,7 @@ def test_an_item_larger_than_a_segment_is_dropped_and_counted_and_those_after_it
     recorder.close()
     assert (recorder.dropped, recorder.error) == (1, None)
     files = [s.path for s in segments_in(tmp_path / "run.mcap")]
-    assert [data["tick"] for f in files for topic, data in messages(f) if topic == "tick"] == [2]
+    assert [data["tick"] for f in files for topic, data in messages(f) if topic == "/tick"] == [2]
 
 
 @pytest.mark.parametrize("path", ["/proc/run.mcap", "/dev/null/run.mcap", "/work_\0/run.mcap"])
@@ -216,7 +217,124 @@ def test_a_kill_loses_at_most_a_second(tmp_path):
 def test_what_is_not_due_is_not_flushed_and_what_is_due_is(tmp_path, monkeypatch):
     writer = Ring(tmp_path / "run.mcap", {}, MEGABYTE)
     writer.write(a_tick(1))
-    assert not writer.flush()
+    writer.flush()
+    assert writer.n_unsure == 1
     monkeypatch.setattr(ring, "FLUSH_NS", 0)
-    assert writer.flush()
+    writer.flush()
+    assert writer.n_unsure == 0
+    assert [tick["tick"] for tick in ticks_of_cut(tmp_path / "run.mcap" / "run_0.mcap")] == [1]
     writer.close()
+
+
+def test_of_a_burst_that_fills_the_disk_only_what_is_not_there_counts_as_dropped(tmp_path):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (MEGABYTE, hard))
+    try:
+        recorder = Recorder(tmp_path / "run.mcap", {}, max_bytes=100 * MEGABYTE)
+        for number in range(300):
+            recorder.put(a_tick(number, os.urandom(5000).hex()))
+        recorder.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert "recording stopped: " in recorder.error
+    n_read = len(ticks_of_cut(tmp_path / "run.mcap" / "run_0.mcap"))
+    n_in_a_chunk = 256_000 // 10_000 + 1
+    assert 300 <= n_read + recorder.dropped <= 300 + n_in_a_chunk  # what is read of the torn chunk
+
+
+def test_a_bag_with_files_of_the_rings_names_is_left_alone_and_its_numbers_are_not_used(tmp_path):
+    folder = tmp_path / "run.mcap"
+    folder.mkdir()
+    bag = folder / "run_3.mcap"
+    with bag.open("wb") as stream:
+        writer = Writer(stream)
+        writer.start(library="libmcap 1.3.0")
+        writer.finish()
+        stream.write(bytes(2 * MEGABYTE))
+    (folder / "run_0.mcap").touch()
+    (folder / "run_1.mcap").symlink_to(bag)
+    writer = Ring(folder, {}, MEGABYTE)
+    for number in range(400):
+        writer.write(a_tick(number, os.urandom(8000).hex()))
+    writer.close()
+    own = segments_in(folder, "run")[3:]
+    assert {"run_0.mcap", "run_1.mcap", "run_3.mcap"} < {path.name for path in folder.iterdir()}
+    assert own[0].number > 4
+    assert sum(segment.path.stat().st_size for segment in own) <= MEGABYTE
+
+
+def test_a_second_node_is_refused_while_the_first_records_and_not_after_it(tmp_path):
+    first = Ring(tmp_path / "run.mcap", {}, MEGABYTE)
+    with pytest.raises(UserError, match="another node records into it"):
+        Ring(tmp_path / "run.mcap", {}, MEGABYTE)
+    first.close()
+    Ring(tmp_path / "run.mcap", {}, MEGABYTE).close()
+    assert [s.number for s in segments_in(tmp_path / "run.mcap")] == [0, 1]
+
+
+def test_a_refused_size_deletes_nothing(tmp_path):
+    folder = tmp_path / "run.mcap"
+    writer = Ring(folder, {}, 100 * MEGABYTE)
+    for number in range(100):
+        writer.write(a_tick(number, os.urandom(8000).hex()))
+    writer.close()
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    with pytest.raises(UserError, match="too small"):
+        Ring(folder, {"prompt": "x" * 80_000}, MEGABYTE)
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_items_too_large_for_a_segment_push_nothing_out_of_the_ring(tmp_path):
+    folder = tmp_path / "run.mcap"
+    writer = Ring(folder, {}, MEGABYTE)
+    writer.write(a_tick(1))
+    for number in range(1000):
+        assert not writer.write(a_tick(number, "x" * 70_000))
+    writer.close()
+    assert [s.number for s in segments_in(folder)] == [0]
+
+
+@pytest.mark.parametrize("number", [999_999, 10**18 - 1])
+def test_numbers_go_on_and_the_oldest_is_still_told(tmp_path, number):
+    folder = tmp_path / "run.mcap"
+    Ring(folder, {}, MEGABYTE).close()
+    (folder / "run_0.mcap").rename(folder / f"run_{number}.mcap")
+    for _ in range(2):
+        Ring(folder, {}, MEGABYTE).close()
+    assert [s.number for s in segments_in(folder)] == [number, number + 1, number + 2]
+
+
+def test_a_large_ring_has_segments_that_can_be_read_one_at_a_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(ring, "_SEGMENT_BYTES", 100_000)
+    writer = Ring(tmp_path / "run.mcap", {}, 100 * MEGABYTE)
+    for number in range(50):
+        writer.write(a_tick(number, os.urandom(5000).hex()))
+    writer.close()
+    sizes = [s.path.stat().st_size for s in segments_in(tmp_path / "run.mcap")]
+    assert len(sizes) > 2
+    assert max(sizes) <= 100_000
+
+
+def test_segments_that_a_user_moves_away_while_it_records_are_not_missed(tmp_path):
+    folder = tmp_path / "run.mcap"
+    writer = Ring(folder, {}, MEGABYTE)
+    for number in range(300):
+        writer.write(a_tick(number, os.urandom(8000).hex()))
+        if number % 30 == 29:
+            oldest = segments_in(folder)[0].path
+            oldest.rename(tmp_path / oldest.name)
+    writer.close()
+    numbers = [s.number for s in segments_in(folder)]
+    assert numbers == list(range(numbers[0], numbers[-1] + 1))
+
+
+def test_a_disk_that_is_full_from_the_start_refuses_and_leaves_no_file(tmp_path):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+    try:
+        with pytest.raises(UserError, match="cannot be written: File too large"):
+            Ring(tmp_path / "run.mcap", {}, MEGABYTE)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert list((tmp_path / "run.mcap").iterdir()) == []
+    Ring(tmp_path / "run.mcap", {}, MEGABYTE).close()

@@ -11,6 +11,7 @@ from vla_edge_ros.cli import main
 from vla_edge_ros.control.record import tick_record
 from vla_edge_ros.control.ring import Ring, segments_in
 from vla_edge_ros.errors import UserError
+from vla_edge_ros.evaluation import ring_reading
 from vla_edge_ros.evaluation.explain.recorded_ticks import read_ticks
 from vla_edge_ros.evaluation.recorded_run import RecordedRun, read_run
 
@@ -131,19 +132,19 @@ HEAD = json.dumps({"run": {"segment": {"run_id": "a", "number": 0}}}).encode()
 HOSTILE = {
     "nothing": [],
     "another recording": [("/camera", b"\x00\x01")],
-    "a head that is no JSON": [("run", b"{")],
-    "a head that is no object": [("run", b"[1]")],
-    "a head of depth": [("run", b"[" * 100_000)],
-    "a head without a run": [("run", b'{"end": {}}')],
-    "a segment that is no object": [("run", b'{"run": {"segment": 3}}')],
-    "a head alone": [("run", HEAD)],
-    "ticks that are no JSON": [("run", HEAD), ("tick", b"{"), ("tick", b"}")],
-    "ticks that are no ticks": [("run", HEAD), ("tick", b'{"tick": "x"}')],
-    "ticks that are no text": [("run", HEAD), ("tick", b"\xff\xfe")],
-    "ticks of two lines": [("run", HEAD), ("tick", b'{}}\n{"run": {}')],
-    "frames that are none": [("run", HEAD), ("frame", b'{"index": "x"}')],
-    "frames that are no JSON": [("run", HEAD), ("frame", b"x")],
-    "frames of depth": [("run", HEAD), ("frame", b"[" * 100_000)],
+    "a head that is no JSON": [("/run", b"{")],
+    "a head that is no object": [("/run", b"[1]")],
+    "a head of depth": [("/run", b"[" * 100_000)],
+    "a head without a run": [("/run", b'{"end": {}}')],
+    "a segment that is no object": [("/run", b'{"run": {"segment": 3}}')],
+    "a head alone": [("/run", HEAD)],
+    "ticks that are no JSON": [("/run", HEAD), ("/tick", b"{"), ("/tick", b"}")],
+    "ticks that are no ticks": [("/run", HEAD), ("/tick", b'{"tick": "x"}')],
+    "ticks that are no text": [("/run", HEAD), ("/tick", b"\xff\xfe")],
+    "ticks of two lines": [("/run", HEAD), ("/tick", b'{}}\n{"run": {}')],
+    "frames that are none": [("/run", HEAD), ("/frame", b'{"index": "x"}')],
+    "frames that are no JSON": [("/run", HEAD), ("/frame", b"x")],
+    "frames of depth": [("/run", HEAD), ("/frame", b"[" * 100_000)],
 }
 
 
@@ -183,3 +184,108 @@ def test_a_ring_of_more_than_can_be_read_is_refused(tmp_path, run, monkeypatch):
     write_ring(tmp_path / "run.mcap", run)
     with pytest.raises(UserError, match="cannot be read"):
         read_run(tmp_path / "run.mcap")
+
+
+def test_a_tick_of_an_earlier_start_is_not_there_and_its_segments_are_named(capsys, tmp_path, run):
+    folder = tmp_path / "run.mcap"
+    write_ring(folder, run)
+    write_ring(folder, run.until_tick(5))
+    assert main(["explain", str(folder), "--tick", "50"]) == 2
+    error = capsys.readouterr().err
+    assert "tick 50 was not recorded: ticks 0 to 4 are there" in error
+    assert "not read: 1 of the ring's segments, run_0.mcap" in error
+    assert main(["explain", str(folder / "run_0.mcap"), "--tick", "50"]) == 0
+
+
+def test_of_a_ring_too_large_to_be_read_at_once_the_newest_ticks_are_told_and_all_are_run_again(
+    capsys, tmp_path, run, monkeypatch
+):
+    folder = tmp_path / "run.mcap"
+    files = write_ring(folder, run, 4 * MEGABYTE, padding=20_000)
+    assert len(files) > 4
+    whole = sum(len(line) for line in read_run(folder, is_whole=True))
+    monkeypatch.setattr("vla_edge_ros.evaluation.recorded_run._ENOUGH_BYTES", whole // 3)
+    told = read_ticks(folder)
+    assert told.ticks[-1]["tick"] == 59
+    assert 59 - told.ticks[0]["tick"] >= 10
+    assert len(read_run(folder)) <= whole // 3
+    assert told.left_out == [file.name for file in files[: len(told.left_out)]] != []
+    assert len(RecordedRun.load(folder).ticks) == 60
+    monkeypatch.setattr("vla_edge_ros.evaluation.recorded_run._ENOUGH_BYTES", 1)
+    assert read_ticks(folder).ticks[-1]["tick"] == 59
+    assert main(["explain", str(folder)]) == 0
+    assert f"run_0.mcap to {files[-2].name}" in capsys.readouterr().out
+
+
+def test_any_tick_of_a_ring_too_large_to_be_read_at_once_is_found_with_those_after_it(
+    capsys, tmp_path, run, monkeypatch
+):
+    folder = tmp_path / "run.mcap"
+    files = write_ring(folder, run, 4 * MEGABYTE, padding=20_000)
+    assert len(files) > 4
+    monkeypatch.setattr("vla_edge_ros.evaluation.recorded_run._ENOUGH_BYTES", 1)
+    for tick in range(60):
+        numbers = [told["tick"] for told in read_ticks(folder, tick).ticks]
+        assert numbers == list(range(numbers[0], numbers[-1] + 1))
+        assert numbers[0] <= tick < numbers[-1] or tick == numbers[-1] == 59
+    assert main(["explain", str(folder), "--tick", "0"]) == 0
+    assert "tick 0" in capsys.readouterr().out
+    (_, head), *_ = ring_reading._messages(files[0])
+    mcap_of(folder / "run_99.mcap", [("/run", head)])  # that the node has just begun
+    assert read_ticks(folder, 0).ticks[0]["tick"] == 0
+    assert main(["explain", str(folder), "--tick", "60"]) == 2
+
+
+def test_a_damaged_segment_in_the_middle_is_said(capsys, tmp_path, run):
+    folder = tmp_path / "run.mcap"
+    files = write_ring(folder, run, 4 * MEGABYTE, padding=20_000)
+    data = bytearray(files[1].read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    files[1].write_bytes(data)
+    assert main(["explain", str(folder)]) == 0
+    assert "run_1.mcap cannot be read to the end: ticks are missing" in capsys.readouterr().err
+    assert main(["replay", "--ticks", str(folder)]) == 2
+    assert "not every one" in capsys.readouterr().err
+
+
+def test_the_folders_own_segments_are_read_and_of_a_renamed_folder_those_that_are_there(tmp_path, run):
+    folder = tmp_path / "run.mcap"
+    write_ring(folder, run)
+    (other,) = write_ring(tmp_path / "other.mcap", run.until_tick(5))
+    other.rename(folder / "other_7.mcap")
+    assert len(read_ticks(folder).ticks) == 60
+    (folder / "other_7.mcap").unlink()
+    assert len(read_ticks(folder.rename(tmp_path / "crash")).ticks) == 60
+
+
+def test_a_segment_that_its_node_deletes_while_it_is_read_is_a_lost_start(tmp_path, run, monkeypatch):
+    folder = tmp_path / "run.mcap"
+    files = write_ring(folder, run, 4 * MEGABYTE, padding=20_000)
+    found = ring_reading._of_newest_run
+
+    def and_delete_one(segments):
+        newest = found(segments)
+        files[0].unlink()
+        return newest
+
+    monkeypatch.setattr(ring_reading, "_of_newest_run", and_delete_one)
+    recorded = RecordedRun.load(folder)
+    assert recorded.is_start_lost
+    assert recorded.ticks[-1]["tick"] == 59
+
+
+def test_a_ring_is_read_while_its_node_writes(tmp_path, run):
+    ring = Ring(tmp_path / "run.mcap", run.run, MEGABYTE)
+    ring.write({"begin": run.begin})
+    for tick in run.ticks[:30]:
+        ring.write(tick_record(tick))
+    ring._flush()
+    assert len(read_ticks(tmp_path / "run.mcap").ticks) == 30
+    ring.close()
+
+
+@pytest.mark.parametrize("extra", [{"left_out": 3}, {"cut": [1]}])
+def test_lines_that_claim_what_a_ring_says_are_checked(tmp_path, extra):
+    (tmp_path / "run.jsonl").write_text(json.dumps({"run": {}} | extra) + '\n{"tick": {}}\n')
+    with pytest.raises(UserError, match="no recorded run"):
+        read_ticks(tmp_path / "run.jsonl")

@@ -2,10 +2,10 @@
 
 import json
 import threading
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from queue import Empty, SimpleQueue
 
 from vla_edge_ros import output
 from vla_edge_ros.control.record import TickRecord
@@ -36,10 +36,9 @@ class Recorder:
         """max_bytes, ros_offset_ns: as in `Ring`. Raises UserError where `path` cannot be written."""
         is_ring = path.suffix == SUFFIX
         self._file = Ring(path, run, max_bytes, ros_offset_ns) if is_ring else JsonLines(path, run)
-        self._queue: deque[TickRecord | FrameMeta | dict] = deque()
+        # Its put waits for no lock: the control thread cannot be held up by this one, whatever that does.
+        self._queue: SimpleQueue[TickRecord | FrameMeta | dict | None] = SimpleQueue()
         self._capacity = capacity
-        self._wake = threading.Event()
-        self._is_closing = False
         self.dropped = 0
         self.error: str | None = None
         self._thread = threading.Thread(target=self._write, name="recorder", daemon=True)
@@ -47,37 +46,40 @@ class Recorder:
 
     def put(self, item: TickRecord | FrameMeta | dict) -> None:
         """Queue an item; never blocks. It must not change afterwards. A dict is written as it is."""
-        if len(self._queue) >= self._capacity or self.error is not None:
+        if self._queue.qsize() >= self._capacity or self.error is not None:
             self.dropped += 1
             return
-        self._queue.append(item)
-        self._wake.set()
+        self._queue.put(item)
 
     def close(self) -> None:
         """Write what is queued and close the file."""
-        self._is_closing = True
-        self._wake.set()
+        self._queue.put(None)
         self._thread.join()
 
     def _write(self) -> None:
-        n_unsure = 0
         try:
-            while not (self._is_closing and not self._queue):
-                self._wake.wait(_LONGEST_WAIT_S)
-                self._wake.clear()
-                while self._queue:
-                    n_unsure += 1
-                    if not self._file.write(self._queue.popleft()):
-                        n_unsure -= 1
-                        self.dropped += 1
-                if self._file.flush():
-                    n_unsure = 0
+            while self._write_next():
+                self._file.flush()
             self._file.close()
         except Exception as error:  # of the disk, or of an item that is no JSON
             self.error = f"recording stopped: {error}"
-            self.dropped += n_unsure + len(self._queue)
-            self._queue.clear()
+            self.dropped += self._file.n_unsure
+            with suppress(Empty):
+                while self._queue.get_nowait() is not None:
+                    self.dropped += 1
             self._file.abandon()
+
+    def _write_next(self) -> bool:
+        """Write an item, or none where none comes for a while; False at the end."""
+        try:
+            item = self._queue.get(timeout=_LONGEST_WAIT_S)
+        except Empty:
+            return True
+        if item is None:
+            return False
+        if not self._file.write(item):
+            self.dropped += 1
+        return True
 
 
 class JsonLines:
@@ -87,14 +89,16 @@ class JsonLines:
         """Raises UserError where `path` cannot be written."""
         output.write_text(path, json.dumps({"run": run}) + "\n")
         self._file = path.open("a", encoding="utf-8")
+        self.n_unsure = 0
 
     def write(self, item: TickRecord | FrameMeta | dict) -> bool:
+        self.n_unsure += 1
         self._file.write(json.dumps(_line(item)) + "\n")
         return True
 
-    def flush(self) -> bool:
+    def flush(self) -> None:
         self._file.flush()
-        return True
+        self.n_unsure = 0
 
     def close(self) -> None:
         self._file.close()

@@ -1,9 +1,11 @@
 """Recorded items in MCAP segments of one folder, which together never exceed a number of bytes.
 
-The folder is the path that was named, with `NAME_0.mcap`, `NAME_1.mcap` ... in it, since that is what
-`ros2 bag record -o` makes. A node that starts again goes on in the ring: what led to its end is still there.
+The folder is the path that was named, with `NAME_0.mcap`, `NAME_1.mcap` ... in it, as a bag is a folder of
+files. A node that starts again goes on in the ring: what led to its end is still there. What the ring did not
+write is neither counted nor deleted, and one process at a time writes to a folder.
 """
 
+import fcntl
 import json
 import os
 import re
@@ -12,6 +14,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
+from io import BytesIO
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,12 +26,15 @@ from vla_edge_ros.errors import UserError, reason_of
 from vla_edge_ros.perception.frame import FrameMeta
 
 SUFFIX = ".mcap"
-TICK, FRAME, RUN = "tick", "frame", "run"
-"""The channels: `TickRecord.to_json`; a FrameMeta; and what else there is: {"run": ...} at the start of each
-segment, {"begin": ...} and {"end": ...}."""
+TICK, FRAME, RUN = "/tick", "/frame", "/run"
+"""The channels, with a slash as other topics of MCAP files: `TickRecord.to_json`; a FrameMeta; and what else
+there is: {"run": ...} at the start of each segment, {"begin": ...} and {"end": ...}."""
 
 N_SEGMENTS = 16
-"""What is deleted at a time is this part of the ring."""
+"""At least: what is deleted at a time is this part of the ring or less."""
+
+_SEGMENT_BYTES = 16_000_000
+"""At most: what is read at a time, of a ring of any size, are some 20 minutes of ticks."""
 
 FLUSH_NS = 500_000_000
 """With the recorder's longest wait, what is not on disk is younger than a second."""
@@ -41,17 +47,16 @@ _PER_CHUNK_BYTES = 400
 """At most: its header, those of its three message indexes, and its entry in the summary."""
 _AT_END_BYTES = 2000
 """At most, beside the schemas: channels, statistics, offsets and footer."""
+_BEGIN_BYTES = 200
+"""At most, of {"begin": ...} at the start of a segment."""
 
-_NUMBERED = re.compile(r"_(\d{1,18})\.mcap")
+_LIBRARY = "vla_edge_ros"
+_NUMBERED = re.compile(r"_([0-9]+)\.mcap")
 
 
 class Segment(NamedTuple):
     number: int
     path: Path
-
-
-class RingFull(ValueError):
-    """The item is larger than a segment."""
 
 
 def segments_in(folder: Path, name: str | None = None) -> list[Segment]:
@@ -78,6 +83,7 @@ def n_to_delete(sizes: Sequence[int], room_bytes: int) -> int:
 class Ring:
     """For one thread. Raises OSError where the disk refuses; nothing else may be written then.
 
+    n_unsure: items that were handed over and may not be on the disk.
     ros_offset_ns: ROS time minus steady time, now: log times are ROS time, of a tick its effect stamp.
     """
 
@@ -90,22 +96,28 @@ class Ring:
         self._run = run
         self._id = uuid.uuid4().hex
         self._max_bytes = max_bytes
-        self._segment_bytes = max_bytes // N_SEGMENTS
+        self._segment_bytes = min(max_bytes // N_SEGMENTS, _SEGMENT_BYTES)
         self._ros_offset_ns = ros_offset_ns or (lambda: time.time_ns() - time.monotonic_ns())
         self._begin: dict | None = None
         self._n_begun = 0
-        self._stream = None
+        self.n_unsure = 0
+        self._next_number = 0
+        self._stream = self._lock = None
         schemas = {TICK: json_schema(TickRecord), FRAME: json_schema(FrameMeta), RUN: json_schema(dict)}
         self._schemas = {channel: json.dumps(schema).encode() for channel, schema in schemas.items()}
+        self._largest_bytes = self._segment_bytes - self._frame_bytes() - len(self._head())
+        if self._largest_bytes < self._segment_bytes // 2:
+            raise UserError(
+                f"{folder}: control.record_bytes {max_bytes} is too small: the run's parameters and schemas, "
+                f"with which each segment starts, take more than half of a segment of {self._segment_bytes}"
+            )
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._next_number = max((s.number for s in segments_in(folder, self._name)), default=-1) + 1
+            self._lock = _locked(folder)
             self._open()
-        except RingFull:
-            self.abandon()
+        except BlockingIOError:
             raise UserError(
-                f"{folder}: control.record_bytes {max_bytes} is too small: each of its {N_SEGMENTS} segments "
-                "starts with the run's parameters"
+                f"{folder}: another node records into it; give each a control.record_path of its own"
             ) from None
         except (OSError, ValueError) as error:
             self.abandon()
@@ -115,6 +127,7 @@ class Ring:
 
     def write(self, item: TickRecord | FrameMeta | dict) -> bool:
         """False where the item is larger than a segment, and is left out."""
+        self.n_unsure += 1
         if isinstance(item, TickRecord):
             message = TICK, item.effect_stamp_ns, item.to_json()
         elif isinstance(item, FrameMeta):
@@ -123,71 +136,86 @@ class Ring:
             message = RUN, self._now_ns(), item
         channel, log_ns, value = message
         data = json.dumps(value).encode()
-        try:
-            if not self._fits(data):
-                self._finish()
-                self._open()
-            self._add(channel, log_ns, data)
-        except RingFull:
+        if len(data) > self._largest_bytes:  # before a segment is ended for nothing, and an old one deleted
+            self.n_unsure -= 1
             return False
+        if not self._fits(data):
+            self._finish()
+            self.n_unsure = 1
+            self._open()
+        self._add(channel, log_ns, data)
         if channel == RUN:
             self._begin = value.get("begin", self._begin)
         return True
 
-    def flush(self) -> bool:
-        """Put what was written on the disk where that is due; whether it was."""
-        if time.monotonic_ns() - self._flushed_ns < FLUSH_NS:
-            return False
-        self._flush()
-        return True
+    def flush(self) -> None:
+        """Put what was written on the disk where that is due."""
+        if time.monotonic_ns() - self._flushed_ns >= FLUSH_NS:
+            self._flush()
+            self.n_unsure = 0
 
     def close(self) -> None:
-        """Complete the segment."""
+        """Complete the segment, and let others write to the folder."""
         self._finish()
+        self._unlock()
 
     def abandon(self) -> None:
         """Let go of a file that the disk refuses to complete."""
         if self._stream is not None:
             with suppress(OSError):
                 self._stream.close()
+        self._unlock()
 
     def _open(self) -> None:
         """Begin a segment, after those have been deleted that would be too many with it."""
-        old = segments_in(self._folder, self._name)
-        sizes = [segment.path.stat().st_size for segment in old]
-        for segment in old[: n_to_delete(sizes, self._max_bytes - self._segment_bytes)]:
-            segment.path.unlink()
+        there = segments_in(self._folder, self._name)
+        sizes = _own_sizes(there)
+        for path in list(sizes)[: n_to_delete([*sizes.values()], self._max_bytes - self._segment_bytes)]:
+            path.unlink(missing_ok=True)
+        self._next_number = max([self._next_number, *(segment.number + 1 for segment in there)])
         path = self._folder / f"{self._name}_{self._next_number}{SUFFIX}"
         self._stream = path.open("xb")
         self._next_number += 1
         self._writer = Writer(self._stream, chunk_size=_NEVER_BY_ITSELF)
-        self._writer.start(library="vla_edge_ros")
+        self._writer.start(library=_LIBRARY)
         self._channels = {}
         for channel, schema in self._schemas.items():
-            schema_id = self._writer.register_schema(f"vla_edge_ros.{channel}", "jsonschema", schema)
+            schema_id = self._writer.register_schema(f"vla_edge_ros.{channel[1:]}", "jsonschema", schema)
             self._channels[channel] = self._writer.register_channel(channel, "json", schema_id)
-        schemas_bytes = sum(map(len, self._schemas.values()))
-        self._end_bytes = schemas_bytes + _AT_END_BYTES
-        self._pending_bytes = schemas_bytes + _AT_END_BYTES
+        self._end_bytes = self._pending_bytes = self._schemas_bytes()
         self._sequence = 0
-        part = {"run_id": self._id, "number": self._n_begun}
-        head = {"run": self._run | {"segment": part}}
+        self._add(RUN, self._now_ns(), self._head())
+        self._n_begun += 1
+        try:
+            self._flush()
+        except OSError:
+            path.unlink()
+            raise
+        os.fsync(self._lock)  # a power cut does not take back that the file is in the folder
+
+    def _head(self) -> bytes:
+        """The message that a segment starts with."""
+        head = {"run": self._run | {"segment": {"run_id": self._id, "number": self._n_begun}}}
         if self._begin is not None:
             head["begin"] = self._begin
-        self._add(RUN, self._now_ns(), json.dumps(head).encode())
-        self._n_begun += 1
-        self._flush()
-        _sync_folder(self._folder)
+        return json.dumps(head).encode()
 
     def _add(self, channel: str, log_ns: int, data: bytes) -> None:
-        if not self._fits(data):
-            raise RingFull
         log_ns = max(0, log_ns)
         self._writer.add_message(self._channels[channel], log_ns, data, log_ns, self._sequence)
         self._sequence += 1
         self._pending_bytes += len(data) + _MESSAGE_BYTES
         if self._pending_bytes > _CHUNK_BYTES:
             self._flush()
+            self.n_unsure = 0
+
+    def _schemas_bytes(self) -> int:
+        """What they and the channels take, once at the start of a segment and once at its end."""
+        return sum(map(len, self._schemas.values())) + _AT_END_BYTES
+
+    def _frame_bytes(self) -> int:
+        """At most what a segment of its first message and another takes beside their data."""
+        return 2 * self._schemas_bytes() + 2 * _MESSAGE_BYTES + 3 * _PER_CHUNK_BYTES + _BEGIN_BYTES
 
     def _fits(self, data: bytes) -> bool:
         """Whether the segment is small enough with `data` and all that completes it, were none compressed."""
@@ -208,14 +236,39 @@ class Ring:
         os.fsync(self._stream.fileno())
         self._stream.close()
 
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
     def _now_ns(self) -> int:
         return time.monotonic_ns() + self._ros_offset_ns()
 
 
-def _sync_folder(folder: Path) -> None:
-    """A power cut does not take back that a file is in `folder`."""
+def _locked(folder: Path) -> int:
+    """A descriptor of the folder with a lock that one process can have, until it ends or closes it.
+
+    Raises BlockingIOError where another has it, OSError.
+    """
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
-    finally:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
         os.close(descriptor)
+        raise
+    except OSError:  # a file system of a network that has no locks
+        pass
+    return descriptor
+
+
+def _own_sizes(segments: Sequence[Segment]) -> dict[Path, int]:
+    """Those that a ring wrote, with their sizes: a bag may have files of such names, and begins otherwise."""
+    stream = BytesIO()
+    Writer(stream).start(library=_LIBRARY)
+    start = stream.getvalue()
+    found = {}
+    for _, path in segments:
+        with suppress(FileNotFoundError, PermissionError), path.open("rb") as file:
+            if file.read(len(start)) == start and not path.is_symlink():
+                found[path] = os.fstat(file.fileno()).st_size
+    return found

@@ -21,7 +21,10 @@ NOT_REPLAYABLE = {
 """Events that a replay cannot repeat, with the reason."""
 
 _MAX_RUN_BYTES = 4 * 10**9
-"""A tick is recorded in about 1.3 kB: more than a day of them."""
+"""A tick is recorded in about 1.8 kB: about a day of them."""
+
+_ENOUGH_BYTES = 200_000_000
+"""Of a ring where its newest ticks will do: about an hour of them, which takes 1.5 GB of memory."""
 
 _Parameters = TypedDict(
     "_Parameters",
@@ -121,12 +124,12 @@ class RecordedRun:
 
         Raises UserError if it is none.
         """
-        return cls._of_lines(path, read_run(path))
+        return cls._of_lines(path, read_run(path, is_whole=True))
 
     @classmethod
     def load(cls, path: Path) -> "RecordedRun":
         """Read either form, told by the content. Raises UserError if the file holds no recorded run."""
-        return cls.from_text(path, read_run(path))
+        return cls.from_text(path, read_run(path, is_whole=True))
 
     @classmethod
     def from_text(cls, path: Path, text: str) -> "RecordedRun":
@@ -244,10 +247,15 @@ class RecordedRun:
                     )
 
 
-def read_run(path: Path) -> str:
-    """The text of a file that may hold a run in either form, or the lines of a ring. Raises UserError."""
+def read_run(path: Path, is_whole: bool = False, tick: int | None = None) -> str:
+    """The text of a file that may hold a run in either form, or the lines of a ring. Raises UserError.
+
+    is_whole: of a large ring too, of which else the newest segments are read, or those about `tick`.
+    """
     try:
-        return ring_text(path, _MAX_RUN_BYTES) if is_ring(path) else read_text(path, _MAX_RUN_BYTES)
+        if is_ring(path):
+            return ring_text(path, _MAX_RUN_BYTES, None if is_whole else _ENOUGH_BYTES, tick)
+        return read_text(path, _MAX_RUN_BYTES)
     except (NoRing, WrongShape) as error:
         raise UserError(f"{path}: {error}") from None
     except (OSError, ValueError, RecursionError) as error:

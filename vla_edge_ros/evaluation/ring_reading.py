@@ -3,6 +3,9 @@
 import errno
 import json
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TypedDict
 
@@ -11,6 +14,9 @@ from vla_edge_ros.evaluation.json_shape import WrongShape, check
 from vla_edge_ros.evaluation.recording import StorageError
 from vla_edge_ros.evaluation.storage_mcap import MAGIC, CutShort, walk
 from vla_edge_ros.perception.frame import FrameMeta
+
+_N_LINES_AFTER = 1000
+"""Some ten seconds: work that a tick began is seen to its end in the next ones."""
 
 
 class _Part(TypedDict):
@@ -26,6 +32,20 @@ class _Head(TypedDict):
     run: _Run
 
 
+@dataclass(slots=True)
+class _Lines:
+    """Of a segment: its first message, and the lines of those after it."""
+
+    head: dict
+    lines: list[str]
+    n_bytes: int
+    is_cut: bool
+
+
+class _Cut(Exception):
+    pass
+
+
 class NoRing(ValueError):
     """`str()` of it is one line."""
 
@@ -38,33 +58,64 @@ def is_ring(path: Path) -> bool:
     return path.is_dir()
 
 
-def ring_text(path: Path, max_bytes: int) -> str:
+def ring_text(path: Path, max_bytes: int, enough_bytes: int | None = None, tick: int | None = None) -> str:
     """The newest run in a folder of segments, or what one segment has of its run, from its oldest tick on.
 
     A segment without an end is read as far as it is whole.
-    Raises NoRing where there is no run, OSError.
+    enough_bytes: older segments are left out where the newer ones would have more text with them; None: none.
+    tick: what is newer than the segment with this tick, by its number, is left out, but for a few.
+    The first line names what the folder has and the text has not: `left_out`, segments of earlier runs and
+    these; `cut`, those whose end cannot be read, but for the newest, which is being written or was cut
+    by a kill. Raises NoRing where there is no run, WrongShape, OSError.
     """
-    lines, n_bytes = [], 0
-    for file in _of_newest_run(path):
-        for line in _lines(file, is_first=not lines):
-            n_bytes += len(line) + 1
-            if n_bytes > max_bytes:
-                raise OSError(
-                    errno.EFBIG, f"Larger than {max_bytes / 1e6:.0f} MB, which no run is", str(path)
-                )
-            lines.append(line)
-    if len(lines) < 2:
+    files = _segments(path)
+    newest = _of_newest_run(files)
+    after: list[Path] = []
+    while tick is not None and len(newest) > 1 and _begins_after(tick, newest[-1]):
+        after = [newest.pop()]
+    parts: list[_Lines] = []
+    n_bytes = 0
+    for file in reversed(newest):
+        try:
+            part = _lines(file, max_bytes - n_bytes)
+        except FileNotFoundError:  # the node goes on writing, and has deleted it since
+            break
+        if parts and enough_bytes is not None and n_bytes + part.n_bytes > enough_bytes:
+            break
+        n_bytes += part.n_bytes
+        parts.insert(0, part)
+    if not any(part.lines for part in parts):
         raise NoRing("no recorded run: nothing was recorded after its start")
+    head = parts[0].head
+    read = newest[-len(parts) :] + after
+    parts += [_lines(file, max_bytes, _N_LINES_AFTER) for file in after]
+    first = {
+        "run": head["run"],
+        "left_out": [file.name for file in files if file not in read],
+        "cut": [file.name for file, part in zip(read[:-1], parts, strict=False) if part.is_cut],
+    }
+    lines = [json.dumps(first)]
+    if "begin" in head:
+        lines.append(json.dumps({"begin": head["begin"]}))
+    for part in parts:
+        lines += part.lines
     return "".join(f"{line}\n" for line in lines)
 
 
-def _of_newest_run(path: Path) -> list[Path]:
+def _segments(path: Path) -> list[Path]:
+    """Those of the folder's name, which may lie beside others, else all that there are. Raises OSError."""
+    if not path.is_dir():
+        return [path]
+    found = segments_in(path, path.resolve().name.removesuffix(SUFFIX)) or segments_in(path)
+    return [segment.path for segment in found]
+
+
+def _of_newest_run(files: list[Path]) -> list[Path]:
     """The segments of the run that was begun last, in their order. Raises NoRing, OSError."""
-    files = [segment.path for segment in segments_in(path)] if path.is_dir() else [path]
     found, run_id = [], None
     for file in reversed(files):
         head = _head(file)
-        if head is None:  # of a node that was killed while it began it, or something else
+        if head is None:  # of a node that was killed while it began it, damaged, or something else
             continue
         if run_id not in (None, head["run_id"]):
             break
@@ -79,43 +130,67 @@ def _of_newest_run(path: Path) -> list[Path]:
 
 
 def _head(file: Path) -> _Part | None:
-    channel, data = next(_messages(file), (None, b""))
-    if channel != RUN:
-        return None
+    with suppress(_Cut, FileNotFoundError):
+        channel, data = next(_messages(file), (None, b""))
+        if channel != RUN:
+            return None
+        try:
+            head = json.loads(data)
+            check(head, _Head)
+        except (ValueError, RecursionError):
+            return None
+        return head["run"]["segment"]
+    return None
+
+
+def _begins_after(tick: int, file: Path) -> bool:
+    """Whether its first tick is a later one, or there is none in it. Raises OSError."""
+    with suppress(_Cut, ValueError, RecursionError, KeyError, TypeError):
+        for channel, data in _messages(file):
+            if channel == TICK:
+                return json.loads(data)["tick"] > tick
+    return True
+
+
+def _lines(file: Path, max_bytes: int, max_lines: int | None = None) -> _Lines:
+    """Raises WrongShape, OSError."""
+    messages = islice(_messages(file), max_lines)
+    found = _Lines({}, [], 0, False)
     try:
-        head = json.loads(data)
-        check(head, _Head)
-    except (ValueError, RecursionError):
-        return None
-    return head["run"]["segment"]
+        found.head = json.loads(next(messages)[1])
+        for channel, data in messages:
+            line = _line(channel, data)
+            if line is None:
+                continue
+            found.n_bytes += len(line) + 1
+            if found.n_bytes > max_bytes:
+                raise OSError(errno.EFBIG, "Larger than what a run is read of at a time", str(file))
+            found.lines.append(line)
+    except _Cut:
+        found.is_cut = True
+    return found
 
 
-def _lines(file: Path, is_first: bool) -> Iterator[str]:
-    """is_first: what each segment begins with is told."""
-    messages = _messages(file)
-    head = json.loads(next(messages, (RUN, b"{}"))[1])
-    if is_first:
-        yield json.dumps({"run": head["run"]})
-        if "begin" in head:
-            yield json.dumps({"begin": head["begin"]})
-    for channel, data in messages:
-        text = data.decode()
-        if "\n" in text:
-            raise WrongShape("has a message of more than one line")
-        if channel == TICK:
-            yield f'{{"tick": {text}}}'
-        elif channel == RUN:
-            yield text
-        elif channel == FRAME:
-            frame = json.loads(text)
-            check(frame, FrameMeta)
-            yield json.dumps({"frame": [frame[name] for name in FrameMeta.__slots__]})
+def _line(channel: str, data: bytes) -> str | None:
+    """As the recorder's; None of what is no part of it."""
+    text = data.decode()
+    if "\n" in text:
+        raise WrongShape("has a message of more than one line")
+    if channel == TICK:
+        return f'{{"tick": {text}}}'
+    if channel == RUN:
+        return text
+    if channel == FRAME:
+        frame = json.loads(text)
+        check(frame, FrameMeta)
+        return json.dumps({"frame": [frame[name] for name in FrameMeta.__slots__]})
+    return None
 
 
 def _messages(file: Path) -> Iterator[tuple[str, bytes]]:
-    """Channel and data of every whole message in the order of the file. Raises OSError."""
+    """Channel and data of every whole message in the order of the file. Raises _Cut after it, OSError."""
     try:
         for channel, _, message in walk(file, is_sorted=False):
             yield channel.topic, message.data
     except (CutShort, StorageError):
-        return
+        raise _Cut from None

@@ -11,7 +11,7 @@ from rich.text import Text
 from vla_edge_ros.errors import one_line
 from vla_edge_ros.evaluation.explain.page import explain
 from vla_edge_ros.evaluation.explain.recorded_ticks import RecordedTicks, read_ticks
-from vla_edge_ros.evaluation.explain.tick_list import NAMED, list_lines, place_of
+from vla_edge_ros.evaluation.explain.tick_list import NAMED, list_lines, number_in, place_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,10 +30,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Raises UserError where the file holds no run, or the tick is not in it."""
-    told = read_ticks(args.run)
+    told = read_ticks(args.run, number_in(args.tick))
     console = Console(highlight=False)
     if told.is_cut:
         print(one_line(f"{args.run}: the last line is cut and is left out"), file=sys.stderr)
+    if told.gaps_in_words:
+        print(one_line(f"{args.run}: {told.gaps_in_words}"), file=sys.stderr)
     if args.tick is None:
         for line in list_lines(told):
             console.print(Text(line), soft_wrap=True)

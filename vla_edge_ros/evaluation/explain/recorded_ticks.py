@@ -1,7 +1,7 @@
 """The ticks of a recorded run for telling what happened: of older versions and cut runs too."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypedDict
 
@@ -113,6 +113,8 @@ _Parameters = TypedDict(
 class _Run(TypedDict):
     records: list[_Tick]
     parameters: _Parameters
+    left_out: list[str]
+    cut: list[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,23 +124,36 @@ class RecordedTicks:
     ticks: `TickRecord.to_json` of each in the order of the file, without what its version did not have. The
         numbers begin anew where the node was activated again.
     is_cut: the last line was cut by a kill, and is left out.
+    left_out, cut: segments of a ring that were not read, and not to their end (`ring_text`).
     """
 
     parameters: dict
     ticks: list[dict]
     is_cut: bool = False
+    left_out: list[str] = field(default_factory=list)
+    cut: list[str] = field(default_factory=list)
 
     @property
     def range_in_words(self) -> str:
         """Which ticks there are."""
         numbers = [tick["tick"] for tick in self.ticks]
         there = f"ticks {min(numbers)} to {max(numbers)} are there" if numbers else "it has no ticks"
+        if self.left_out:
+            there += f"; not read: {len(self.left_out)} of the ring's segments, {_in_words(self.left_out)}"
         return f"{there}, and its last line is cut" if self.is_cut else there
 
+    @property
+    def gaps_in_words(self) -> str:
+        """Where ticks are missing that were recorded; empty where none is known to be."""
+        return f"{_in_words(self.cut)} cannot be read to the end: ticks are missing" if self.cut else ""
 
-def read_ticks(path: Path) -> RecordedTicks:
-    """The ticks of what control.record_path, `vla-edge demo` or `replay --json` wrote. Raises UserError."""
-    text = read_run(path)
+
+def read_ticks(path: Path, tick: int | None = None) -> RecordedTicks:
+    """The ticks of what control.record_path, `vla-edge demo` or `replay --json` wrote. Raises UserError.
+
+    tick: of a large ring those about this one are read, None: the newest.
+    """
+    text = read_run(path, tick=tick)
     try:
         found, is_cut = _of_lines(text) if is_lines(text) else (_of_document(text), False)
         check(found, _Run)
@@ -148,7 +163,7 @@ def read_ticks(path: Path) -> RecordedTicks:
             f"{path}: no recorded run: {reason}; wanted is what control.record_path, `vla-edge demo` or "
             "`replay --json` wrote"
         ) from None
-    return RecordedTicks(found["parameters"], found["records"], is_cut)
+    return RecordedTicks(found["parameters"], found["records"], is_cut, found["left_out"], found["cut"])
 
 
 def is_miss(tick: dict) -> bool:
@@ -166,12 +181,14 @@ def _of_document(text: str) -> dict:
     document = json.loads(text)
     if not isinstance(document, dict) or "records" not in document:
         raise WrongShape("has no records of ticks")
-    return {"records": document["records"], "parameters": document.get("parameters") or {}}
+    parameters = document.get("parameters") or {}
+    return {"records": document["records"], "parameters": parameters, "left_out": [], "cut": []}
 
 
 def _of_lines(text: str) -> tuple[dict, bool]:
     """Of the recorder's lines, and whether the last one is cut. Raises WrongShape, ValueError."""
     parameters, ticks, is_cut = {}, [], False
+    left_out, cut = [], []
     lines = text.splitlines()
     for number, line in enumerate(lines, 1):
         try:
@@ -187,4 +204,9 @@ def _of_lines(text: str) -> tuple[dict, bool]:
             ticks.append(item["tick"])
         elif "run" in item and isinstance(item["run"], dict):
             parameters = item["run"].get("parameters") or {}
-    return {"records": ticks, "parameters": parameters}, is_cut
+            left_out, cut = item.get("left_out", []), item.get("cut", [])
+    return {"records": ticks, "parameters": parameters, "left_out": left_out, "cut": cut}, is_cut
+
+
+def _in_words(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"

@@ -36,6 +36,11 @@ class Alike(NamedTuple):
     skipped: int
 
 
+def number_in(name: str | None) -> int | None:
+    """The tick's number that `name` is, None where it is something else."""
+    return int(name) if name and re.fullmatch(r"\d{1,18}", name, re.ASCII) else None
+
+
 def place_of(run: RecordedTicks, name: str) -> int:
     """The place in `run.ticks` of the tick that `name` says, a number or one of NAMED.
 
@@ -48,9 +53,9 @@ def place_of(run: RecordedTicks, name: str) -> int:
         if not found:
             raise UserError(f"no {what} was recorded: {run.range_in_words}")
     else:
-        if re.fullmatch(r"\d{1,18}", name, re.ASCII) is None:
+        number = number_in(name)
+        if number is None:
             raise UserError(f"--tick {name}: wanted is a tick's number or one of {', '.join(NAMED)}")
-        number = int(name)
         found = [place for place, tick in enumerate(run.ticks) if tick["tick"] == number]
         if not found:
             raise UserError(f"tick {number} was not recorded: {run.range_in_words}")
