@@ -167,7 +167,9 @@ def test_an_interrupted_run_keeps_its_rows_and_goes_on(tmp_path):
     run.send_signal(signal.SIGINT)
     code, said = run.wait(timeout=20), run.stderr.read().decode()
     assert code == 130, said
-    told = re.fullmatch(r"stopped: (\d+) trials kept in (.+); the same command goes on from there\n", said)
+    kept, ended = said.splitlines()
+    told = re.fullmatch(r"stopped: (\d+) trials kept in (.+); the same command goes on from there", kept)
+    assert ended == "vla-edge evaluate: interrupted"
     assert told and int(told[1]) >= 3 and told[2] == str(rows), said
     kept = rows.read_text().splitlines()
     assert 3 <= len(kept) < 200
