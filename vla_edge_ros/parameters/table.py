@@ -125,15 +125,15 @@ CONTROL = (
         "control.record_path",
         "",
         "Where every tick's record is written to, for `vla-edge report`, `explain` and `replay --ticks`. A "
-        "name that ends in `.mcap` becomes a folder of MCAP segments, as with `ros2 bag record -o`, of at "
-        "most `control.record_bytes`; a node that starts again goes on in it. Any other name is a file of "
+        "name that ends in `.mcap` becomes a folder of MCAP segments, of at most `control.record_bytes` "
+        "together; a node that starts again goes on in it. Any other name is a file of "
         "JSON lines, which grows without limit and is replaced at each configuring. Empty: none.",
     ),
     Parameter(
         "control.record_bytes",
         256_000_000,
-        "What the MCAP segments of `control.record_path` take at most: the oldest of about 16 is deleted for "
-        "a new one. Segments of earlier starts count.",
+        "What the MCAP segments of `control.record_path` take at most: the oldest of 16 or more is deleted "
+        "for a new one. Segments of earlier starts count.",
         unit="bytes",
         minimum=1_000_000,
         maximum=1_000_000_000_000,
