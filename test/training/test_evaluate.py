@@ -91,7 +91,14 @@ def test_ctrl_c_in_the_terminal_is_one_line_and_leaves_no_worker():
     words = [sys.executable, "-m", "training.evaluate", "--condition", "reach", "--processes", "2"]
     environment = {**same_imports(os.environ), "OMP_NUM_THREADS": "1"}
     ran = subprocess.Popen(
-        words, cwd=ROOT, env=environment, start_new_session=True, stderr=subprocess.PIPE, text=True
+        words,
+        cwd=ROOT,
+        env=environment,
+        start_new_session=True,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A shell has what it starts in the background ignore Ctrl-C, these tests perhaps.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     children = Path(f"/proc/{ran.pid}/task/{ran.pid}/children")
     # Two workers, which import still, and the standard library's resource tracker.
