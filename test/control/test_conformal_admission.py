@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from vla_edge_ros.control import conformal
 from vla_edge_ros.control.admission import Admission, AdmissionConfig
-from vla_edge_ros.control.miss_account import MOST_MISSES, MissAccount
+from vla_edge_ros.control.miss_account import MissAccount, most_misses, spare_misses
 from vla_edge_ros.engine.interface import StageTimes
 
 MS = 1_000_000
@@ -42,6 +42,12 @@ def run(gate: Admission, service_ms: float, n_ticks: int) -> str:
     return "".join(run_tick(gate, service_ms) for _ in range(n_ticks))
 
 
+def miss(gate: Admission, n: float) -> None:
+    """Put at least `n` more misses on the account."""
+    for _ in range(round(n + 1)):
+        gate.settle(True)
+
+
 def most_over_target(ticks: str, target: float) -> float:
     """The most misses above target x T over all stretches of T ticks."""
     highest = owed = 0.0
@@ -56,13 +62,13 @@ def most_over_target(ticks: str, target: float) -> float:
 def test_no_stretch_of_ticks_has_more_misses_than_the_target_and_the_account(services, target):
     gate = admission(target)
     ticks = "".join(run(gate, ms, n) for ms, n in services)
-    assert most_over_target(ticks, target) <= MOST_MISSES + 1
+    assert most_over_target(ticks, target) <= most_misses(target)
 
 
 @pytest.mark.parametrize("target", [0.05, 0.01])
 def test_an_adversary_that_makes_every_pass_late_gets_the_target_and_the_account_and_no_more(target):
     ticks = run(admission(target), 40.0, 5000)
-    assert ticks.count("M") <= target * 5000 + MOST_MISSES + 1
+    assert ticks.count("M") <= target * 5000 + most_misses(target)
     assert ticks.count("M") >= 0.9 * target * 5000
 
 
@@ -71,8 +77,8 @@ def test_an_adversary_that_makes_every_pass_late_gets_the_target_and_the_account
 def test_the_account_stays_in_its_range_where_nothing_is_begun_while_it_is_full(misses, target):
     account = MissAccount()
     for wants_to_miss in misses:
-        account.settle(wants_to_miss and not account.is_full, target)
-        assert 0 <= account.misses < MOST_MISSES + 1
+        account.settle(wants_to_miss and not account.is_full(target), target)
+        assert 0 <= account.misses < most_misses(target)
 
 
 @settings(deadline=None, max_examples=12)
@@ -82,7 +88,7 @@ def test_after_any_history_good_passes_open_the_gate_for_good(services, good_ms)
     gate = admission(target)
     for ms, n in services:
         run(gate, ms, n)
-    ticks_to_empty = round((MOST_MISSES + 2) / target)
+    ticks_to_empty = round((most_misses(target) + 1) / target)
     run(gate, good_ms, ticks_to_empty)
     assert run(gate, good_ms, 50) == "F" * 50
 
@@ -100,7 +106,7 @@ def test_no_refusal_is_longer_than_it_takes_to_earn_a_miss(services, target):
 @pytest.mark.parametrize(("target", "longest"), [(0.4, 8), (0.2, 8), (0.1, 10), (0.01, 100), (0.001, 1000)])
 def test_a_machine_that_never_fits_is_tried_as_often_as_a_miss_is_earned(target, longest):
     gate = admission(target)
-    run(gate, 45.0, 40 * longest)
+    run(gate, 45.0, 50 * longest)
     assert gate.longest_refusal == longest
 
 
@@ -115,7 +121,7 @@ def test_one_hiccup_refuses_nothing():
 def test_hiccups_that_nobody_can_foresee_are_kept_to_the_target_by_refusing():
     gate = admission(0.01)
     ticks = "".join(run_tick(gate, 80.0 if tick % 10 == 0 else 20.0) for tick in range(4000))
-    assert most_over_target(ticks, 0.01) <= MOST_MISSES + 1
+    assert most_over_target(ticks, 0.01) <= most_misses(0.01)
     assert ticks.count("F") > 100
 
 
@@ -127,31 +133,68 @@ def test_a_machine_that_recovers_is_let_in_again():
     assert run(gate, 20.0, 50) == "F" * 50
 
 
-def test_a_machine_that_becomes_slow_is_refused_after_two_misses():
+def test_a_machine_that_becomes_slow_is_refused_after_two_misses_and_a_try_if_there_is_one_to_spare():
     gate = admission()
     run(gate, 20.0, 100)
+    assert run(gate, 45.0, 5).startswith("MMMR")
+    gate = admission()
+    run(gate, 20.0, 100)
+    miss(gate, spare_misses(0.001))
     assert run(gate, 45.0, 5).startswith("MMR")
 
 
 def test_refused_ticks_count_as_no_miss_and_pay_the_account_off():
     gate = admission(0.01)
     run(gate, 20.0, 20)
+    miss(gate, spare_misses(0.01))
     run(gate, 45.0, 2)
-    assert not gate.ask(0, BUDGET, 1000).is_admitted
-    for _ in range(200):
+    refused = gate.ask(0, BUDGET, 1000)
+    assert not refused.is_admitted
+    assert refused.allowance_ns > 0
+    for _ in range(400):
         gate.settle(False)
     assert gate.ask(0, BUDGET, 1000).allowance_ns == 0
 
 
-def test_a_miss_widens_the_allowance_and_every_tick_narrows_it():
+def test_a_miss_that_is_not_free_widens_the_allowance_and_every_tick_narrows_it():
     gate = admission(0.01)
     run(gate, 20.0, 20)
+    miss(gate, spare_misses(0.01) - 1)
     assert gate.ask(0, BUDGET, 1000).allowance_ns == 0
     run_tick(gate, 80.0)
     widened = gate.ask(0, BUDGET, 1000).allowance_ns
     assert 0 < widened < 5 * MS
     run(gate, 20.0, 150)
     assert gate.ask(0, BUDGET, 1000).allowance_ns == 0
+
+
+def test_a_pass_that_lacks_less_than_the_prediction_is_wrong_by_is_tried_while_there_are_misses_to_spare():
+    gate = admission(0.01)
+    run(gate, 30.0, 20)
+    miss(gate, spare_misses(0.01) / 2)
+    spread_ns = gate._rule._model.spread_ns
+    lacks_little = gate.ask(0, round(30 * MS - spread_ns / 2), 1000)
+    assert lacks_little.is_admitted and lacks_little.is_probe
+    assert not gate.ask(0, round(30 * MS - 2 * spread_ns), 1000).is_admitted
+    miss(gate, spare_misses(0.01))
+    assert not gate.ask(0, round(30 * MS - spread_ns / 2), 1000).is_admitted
+
+
+def test_storms_are_gone_through_by_a_machine_that_misses_less_than_the_target_in_all():
+    """Half of the passes are late in 20 ticks of 3,000: 0.33 % of all, of 1 %."""
+    gate = admission(0.01)
+    services = [80.0 if tick % 3000 >= 2980 and tick % 2 else 20.0 for tick in range(30_000)]
+    ticks = "".join(run_tick(gate, ms) for ms in services)
+    assert ticks.count("M") == 100
+    assert ticks.count("R") == 0
+
+
+def test_a_lower_target_does_not_wait_until_the_misses_of_a_higher_one_are_paid_off():
+    account = MissAccount()
+    for _ in range(200):
+        account.settle(True, 0.1)
+    account.settle(False, 0.001)
+    assert account.misses == most_misses(0.001) < 30
 
 
 def test_the_first_pass_of_an_engine_is_not_learned_from():
@@ -174,6 +217,7 @@ def test_a_tick_that_begins_after_its_cutoff_is_refused_before_there_is_an_estim
 def test_one_stopped_pass_is_a_hiccup_and_two_are_refused():
     gate = admission()
     run(gate, 20.0, 20)
+    miss(gate, spare_misses(0.001))
     bound = StageTimes(MS, MS, 8 * MS, 20 * MS)
     for expected in (True, True, False):
         assert gate.ask(0, BUDGET, 1000).is_admitted is expected
@@ -217,6 +261,7 @@ def test_what_the_context_costs_is_learned_and_used_where_memory_is_emptied():
 def test_a_try_is_told_from_a_pass_that_fits():
     gate = admission()
     run(gate, 20.0, 30)
+    miss(gate, spare_misses(0.001))
     run(gate, 45.0, 3)
     verdicts = []
     for _ in range(1000):
@@ -265,7 +310,7 @@ def broken(owner, name, replacement):
         (
             MissAccount,
             "is_full",
-            property(lambda self: False),
+            lambda self, rate: False,
             test_hiccups_that_nobody_can_foresee_are_kept_to_the_target_by_refusing,
         ),
         (

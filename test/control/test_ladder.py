@@ -12,7 +12,7 @@ from vla_edge_ros.actions.reading import PolicyError
 from vla_edge_ros.control.admission import Admission, AdmissionConfig
 from vla_edge_ros.control.events import Enable, ResetMemory
 from vla_edge_ros.control.ladder import NO_STEPS, LadderConfig, Step, choose, most_to_forget, most_to_hold
-from vla_edge_ros.control.miss_account import MOST_MISSES
+from vla_edge_ros.control.miss_account import most_misses
 from vla_edge_ros.control.reuse import Reuse
 from vla_edge_ros.control.settings import ladder_config, picture_log, policy_of
 from vla_edge_ros.control.work import TO_FIT
@@ -108,7 +108,7 @@ def test_without_the_ladder_the_same_machine_is_refused():
     machine = Machine(NO_STEPS)
     machine.run(10.0, 0.25, 80)
     slower, _ = machine.run(18.0, 0.4, 60)
-    assert slower.count("F") == 0 and slower.count("R") > 50
+    assert slower.count("F") == 0 and slower.count("R") > 40
 
 
 def test_a_step_is_priced_and_fits_and_one_frame_more_would_not():
@@ -176,7 +176,7 @@ def test_the_bound_on_misses_holds_with_every_step_allowed(services, target):
     owed = 0.0
     for tick in ticks:
         owed = max(0.0, owed + (tick == "M") - target)
-        assert owed <= MOST_MISSES + 1
+        assert owed <= most_misses(target)
     assert machine.frames >= 0
 
 
@@ -217,7 +217,7 @@ def test_frames_forgotten_for_time_are_journalled_told_to_the_engine_and_recorde
     serve_by_context(rig, 10.0, 0.9)
     records = rig.run(80)
     stepped = [record for record in records if record.step is Step.FEWER_FRAMES]
-    assert len(stepped) > 20
+    assert len(stepped) > 15
     for record in stepped:
         reasons = [line["reason"] for line in record.journal]
         assert reasons.count(TO_FIT) == record.forgotten_frames >= 1

@@ -98,6 +98,6 @@ def test_an_engine_that_dies_is_blamed_itself():
 
 
 def test_the_promise_is_broken_by_more_misses_than_the_account_can_hold():
-    late = [record(tick, Decision.HOLD_LATE, True, 50.0) for tick in range(18)]
-    assert not counted(*late[:17]).is_broken
+    late = [record(tick, Decision.HOLD_LATE, True, 50.0) for tick in range(20)]
+    assert not counted(*late[:19]).is_broken
     assert counted(*late).is_broken

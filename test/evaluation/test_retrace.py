@@ -179,7 +179,7 @@ CASES = {
         {"FAULT", "SAFE_STOP"},
     ),
     "refused and tried": (
-        {"service_ms": 29.0, "script": {20: 50.0, 21: 50.0, 22: 50.0}, "events": ENABLED},
+        {"service_ms": 29.0, "script": dict.fromkeys(range(20, 26), 50.0), "events": ENABLED},
         {"HOLD_REFUSED"},
     ),
     "a deadline that counts from capture": (

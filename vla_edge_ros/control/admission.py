@@ -96,6 +96,9 @@ class Admission:
         elif context_tokens >= self._whole_tokens:
             self._whole_tokens = 0
         verdict = verdicts[(step, n) if n else (Step.FULL, 0)]
+        lacks_whole_ns = verdict.price_ns - budget_ns
+        if step is Step.HOLD and budget_ns > 0 and self._rule.spares_a_try(lacks_whole_ns, self.config):
+            step, verdict = Step.FULL, replace(verdict, is_admitted=True, is_probe=True, refusal="")
         if step is not Step.FULL:
             verdict = replace(
                 verdict,

@@ -1,12 +1,13 @@
 """The admission rule that keeps a promise: misses per tick stay at or below a stated rate.
 
-A pass is begun where its predicted time and an allowance fit the time left. The allowance is the account of
-misses times the spread of the prediction: a miss widens it by one spread, a tick narrows it by the target
-rate of one, and a full account refuses everything. docs/admission.md derives the bound that this keeps.
+A pass is begun where its predicted time and an allowance fit the time left. The allowance is what is charged
+of the account of misses times the spread of the prediction: beyond a few that are free a miss widens it by
+one spread, a tick narrows it by the target rate of one, and a full account refuses everything.
+docs/admission.md derives the bound that this keeps.
 """
 
 from vla_edge_ros.control.latency_model import LatencyModel, durations_by_stage
-from vla_edge_ros.control.miss_account import MissAccount
+from vla_edge_ros.control.miss_account import MOST_CHARGED, MissAccount
 from vla_edge_ros.control.rule import AdmissionConfig, Verdict, want_of_time
 from vla_edge_ros.engine.interface import StageTimes
 
@@ -40,21 +41,29 @@ class ConformalRule:
         fewer_tokens: int = 0,
         decode_share: float = 1.0,
     ) -> Verdict:
-        allowance_ns = round(self._account.misses * self._model.spread_ns)
+        target_rate = config.target_miss_rate
+        allowance_ns = round(self._account.charged(target_rate) * self._model.spread_ns)
         predicted = self._model.predict(context_tokens, fewer_tokens, decode_share)
         needed_ns = 0 if predicted is None else sum(predicted.values())
         fits = needed_ns + allowance_ns <= budget_ns or self._patience <= 0 <= budget_ns
-        if self._account.is_full or not fits:
-            why = _SPENT if self._account.is_full else want_of_time(needed_ns, allowance_ns, budget_ns)
+        if (is_spent := self._account.is_full(target_rate)) or not fits:
+            why = _SPENT if is_spent else want_of_time(needed_ns, allowance_ns, budget_ns)
             return Verdict(False, False, predicted, allowance_ns, why)
         level_ns = 0.0
         if predicted is not None and n_refused:
             level_ns = self._model.level_ns(context_tokens, fewer_tokens, decode_share)
         return Verdict(True, level_ns + allowance_ns > budget_ns, predicted, allowance_ns)
 
+    def spares_a_try(self, lacks_ns: int, config: AdmissionConfig) -> bool:
+        """While there are misses to spare, a pass that lacks no more than the prediction is wrong by.
+
+        Where all passes together would miss less than the target, hardly one is refused.
+        """
+        return self._account.has_spare(config.target_miss_rate) and lacks_ns <= self._model.spread_ns
+
     def age(self, config: AdmissionConfig) -> None:
         earning_ticks = max(SHORTEST_HALF_LIFE_TICKS, 1 / config.target_miss_rate)
-        fullness = self._account.fullness
+        fullness = self._account.charged(config.target_miss_rate) / MOST_CHARGED
         # The cube keeps tries frequent up to half an account and rare beyond: found by simulation.
         slack_ticks = (earning_ticks - SHORTEST_HALF_LIFE_TICKS) * fullness * fullness * fullness
         half_life_ticks = SHORTEST_HALF_LIFE_TICKS + slack_ticks

@@ -51,6 +51,9 @@ class EmaRule:
             predicted = {stage: round(mean.value) for stage, mean in self._means.items()}
         return _judge(predicted, budget_ns, n_refused, config, decode_share)
 
+    def spares_a_try(self, lacks_ns: int, config: AdmissionConfig) -> bool:
+        return False
+
     def age(self, config: AdmissionConfig) -> None:
         for mean in self._means.values():
             mean.decay(config.decay)
@@ -116,6 +119,9 @@ class FixedRule:
         decode_share: float = 1.0,
     ) -> Verdict:
         return _judge(self._medians, budget_ns, n_refused, config, decode_share)
+
+    def spares_a_try(self, lacks_ns: int, config: AdmissionConfig) -> bool:
+        return False
 
     def age(self, config: AdmissionConfig) -> None:
         """It is fixed."""

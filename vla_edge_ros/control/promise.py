@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from vla_edge_ros.control.decision import Decision
 from vla_edge_ros.control.latency_model import durations_by_stage
-from vla_edge_ros.control.miss_account import MOST_MISSES
+from vla_edge_ros.control.miss_account import most_misses
 from vla_edge_ros.control.record import TickRecord, WorkTimes
 from vla_edge_ros.figures import wilson_interval
 
@@ -110,7 +110,7 @@ class Promise:
     @property
     def is_broken(self) -> bool:
         """More misses than the conformal rule can let through; another rule may break it any time."""
-        return self.misses > self.target * self.ticks + MOST_MISSES + 1
+        return self.misses > self.target * self.ticks + most_misses(self.target)
 
     def in_words(self) -> str:
         """`3 misses in 9,000 ticks: 0.033 % (95 % Wilson interval 0.011 to 0.098 %), target 0.1 %`."""

@@ -78,6 +78,9 @@ class Rule(Protocol):
         decode_share: of the decode steps, those that would be done.
         """
 
+    def spares_a_try(self, lacks_ns: int, config: AdmissionConfig) -> bool:
+        """Whether a pass that lacks so much may be begun as a try, where nothing else fits either."""
+
     def age(self, config: AdmissionConfig) -> None:
         """A pass was refused."""
 
