@@ -110,6 +110,18 @@ def test_a_machine_that_never_fits_is_tried_as_often_as_a_miss_is_earned(target,
     assert gate.longest_refusal == longest
 
 
+@pytest.mark.parametrize("target", [0.1, 0.01, 0.001])
+def test_a_full_account_begins_a_pass_each_time_that_a_miss_is_earned_and_never_sooner(target):
+    gate = admission(target)
+    run(gate, 20.0, 20)
+    miss(gate, most_misses(target))
+    earning_ticks = round(1 / target)
+    ticks = run(gate, 45.0, 5 * earning_ticks)
+    stretches = [len(refused) for refused in ticks.split("M")[1:-1]]
+    assert len(stretches) >= 3
+    assert all(earning_ticks - 1 <= stretch <= earning_ticks for stretch in stretches)
+
+
 def test_one_hiccup_refuses_nothing():
     for hiccup_at in range(1, 12):
         gate = admission()
