@@ -114,7 +114,7 @@ def test_a_machine_that_never_fits_is_tried_as_often_as_a_miss_is_earned(target,
 def test_a_full_account_begins_a_pass_each_time_that_a_miss_is_earned_and_never_sooner(target):
     gate = admission(target)
     run(gate, 20.0, 20)
-    miss(gate, most_misses(target))
+    miss(gate, most_misses(target) / (1 - target))
     earning_ticks = round(1 / target)
     ticks = run(gate, 45.0, 5 * earning_ticks)
     stretches = [len(refused) for refused in ticks.split("M")[1:-1]]
