@@ -1,10 +1,12 @@
 """What is said of a tick: the right sentence for each decision, and none without a record."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 from control_rig import MS, Aborts, Rig
+from recorded import SAMPLE
 
 from vla_edge_ros.cli import main
 from vla_edge_ros.control.events import Enable, EngineReplaced, Instruction, ResetMemory
@@ -372,6 +374,23 @@ def test_the_command_prints_the_page_of_a_tick_and_the_list_without_one(capsys, 
     document = tmp_path / "demo.json"
     document.write_text(json.dumps({"kind": "demo", "parameters": PARAMETERS, "records": ticks}))
     assert call(capsys, document, "--tick", 5)[1] == out
+
+
+def test_the_page_that_the_documentation_shows_is_what_is_printed(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "118")
+    text = (Path(__file__).parents[2] / "docs/decisions.md").read_text()
+    shown = text.partition("```\ntick 8: HOLD_REFUSED\n")[2].partition("\n```")[0].splitlines()
+    path = tmp_path / "slow.json"
+    words = ["--service-ms", "40", "--seconds", "1", "--json", str(path)]
+    assert main(["replay", str(SAMPLE), *words]) == 0
+    capsys.readouterr()
+    code, out, _ = call(capsys, path, "--tick", "last-refused")
+    assert code == 0
+    lines = iter(out.splitlines())
+    assert next(lines) == "tick 8: HOLD_REFUSED"
+    wanted = [line for line in shown if line.strip() != "..."]
+    assert len(wanted) > 10
+    assert [line for line in wanted if line not in lines] == []  # in their order
 
 
 def test_of_a_run_whose_last_line_is_cut_the_others_are_told_and_that_is_said(capsys, tmp_path):

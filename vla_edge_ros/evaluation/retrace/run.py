@@ -40,7 +40,7 @@ _HANGS = "the engine hangs: "
 
 
 def check_whole(recorded: RecordedRun) -> None:
-    """Raises UserError where ticks or frames are missing, or a tick had a defect: the rest is not known then."""
+    """Raises UserError where ticks or frames are missing or a tick had a defect: the rest is unknown then."""
     if not recorded.ticks:
         raise UserError("the recorded run has no ticks")
     recorded.check_frames()
