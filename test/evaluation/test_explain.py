@@ -1,10 +1,12 @@
 """What is said of a tick: the right sentence for each decision, and none without a record."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 from control_rig import MS, Aborts, Rig
+from recorded import SAMPLE
 
 from vla_edge_ros.cli import main
 from vla_edge_ros.control.events import Enable, EngineReplaced, Instruction, ResetMemory
@@ -25,9 +27,9 @@ PARAMETERS = {
 }
 
 
-def told(rig: Rig) -> RecordedTicks:
+def told(rig: Rig, **parameters) -> RecordedTicks:
     records = json.loads(json.dumps([record.to_json() for record in rig.sink.records]))
-    return RecordedTicks(PARAMETERS, records)
+    return RecordedTicks(PARAMETERS | parameters, records)
 
 
 def page(run: RecordedTicks, name: str | int) -> str:
@@ -95,6 +97,72 @@ def test_a_refused_tick_has_what_was_needed_and_what_was_left_and_no_work():
     )
     assert "was 33.00 ms ago; longer than 300 ms is a SAFE_STOP." in said
     assert "Its pass" not in said
+
+
+def woken_late(rig: Rig, *delays_ms: float) -> Rig:
+    """The next ticks begin so late."""
+    for delay_ms in delays_ms:
+        rig.clock.sleep_until(rig.schedule.times(rig._tick).start_ns + round(delay_ms * MS))
+        rig.run(rig._tick + 1)
+    return rig
+
+
+CONFORMAL = {"admission.estimator": "conformal", "admission.target_miss_rate": 0.001}
+SPARED = ", no more than predictions were wrong by, and misses were to spare: a whole pass was begun as a try"
+
+
+def test_a_try_that_misses_to_spare_allow_has_by_how_much_it_was_too_long():
+    rig = Rig(service_ms=20.0, admission="conformal")
+    rig.run(5)
+    run = told(woken_late(rig, 11.5), **CONFORMAL)
+    assert run.ticks[5]["is_probe"]
+    said = page(run, 5)
+    assert f"It was too long by 0.50 ms{SPARED} (a probe)." in said
+    assert "refused" not in said
+    assert SPARED in page(told(rig), 5)
+
+
+def test_and_that_it_is_one_where_a_pass_had_been_refused_before_it():
+    rig = Rig(service_ms=20.0, admission="conformal")
+    rig.run(5)
+    run = told(woken_late(rig, 15.0, 13.0), **CONFORMAL)
+    assert [tick["decision"] for tick in run.ticks[5:]] == ["HOLD_REFUSED", "HOLD_LATE"]
+    assert f"ms{SPARED} (a probe)." in page(run, 6)
+
+
+def test_a_try_after_refused_passes_has_how_many_they_were():
+    rig = Rig(service_ms=20.0, admission="conformal")
+    rig.run(5)
+    run = told(woken_late(rig, 15.0, 11.5), **CONFORMAL)
+    assert run.ticks[6]["is_probe"]
+    assert (
+        "What was measured last does not fit; a whole pass was begun as a try (a probe) after 1 refused in a "
+        "row."
+    ) in page(run, 6)
+
+
+def test_a_try_that_only_patience_explains_is_one_after_refused_passes():
+    rig = Rig(service_ms=20.0, admission="fixed")
+    rig.run(40)
+    run = told(woken_late(rig, *[15.0] * 9), **{"admission.estimator": "fixed"})
+    assert [tick["decision"] for tick in run.ticks[40:48]] == ["HOLD_REFUSED"] * 8
+    said = "It was too long by 4.00 ms; a whole pass was begun as a try (a probe) after 8 refused in a row."
+    assert said in page(run, 48)
+    assert said in page(told(rig, **CONFORMAL | {"admission.target_miss_rate": 0.125}), 48)
+    begun_since = RecordedTicks(run.parameters, run.ticks[44:])
+    assert "4.00 ms; a whole pass was begun as a try (a probe)." in page(begun_since, 48)
+
+
+def test_a_tick_refused_for_the_misses_alone_is_not_said_to_lack_time():
+    rig = Rig(service_ms=10.0, admission="conformal")
+    rig.run(6)
+    for _ in range(19):
+        rig.controller.admission.settle(is_miss=True)
+    rig.run(7)
+    said = page(told(rig), "last-refused")
+    assert "Admission let no pass begin: none was expected to end in time, or the misses that the" in said
+    assert "The reason given: the misses that the target allows are spent." in said
+    assert "That fits: a pass was refused for the reason given above, before any work began." in said
 
 
 def test_a_stopped_pass_has_its_stage_and_what_was_still_to_come():
@@ -243,7 +311,10 @@ def test_what_an_instruction_cancelled_is_not_said_to_go_on():
 
 def test_of_a_record_that_lacks_everything_else_the_decision_alone_is_told():
     run = RecordedTicks({}, [{"tick": 3, "decision": "HOLD_REFUSED"}])
-    assert page(run, 3) == "No pass was expected to end in time, so none was begun."
+    assert page(run, 3) == (
+        "Admission let no pass begin: none was expected to end in time, or the misses that the target allows "
+        "are spent."
+    )
 
 
 @pytest.mark.parametrize("name", sorted(Rig().run(3)[2].to_json()))
@@ -303,6 +374,23 @@ def test_the_command_prints_the_page_of_a_tick_and_the_list_without_one(capsys, 
     document = tmp_path / "demo.json"
     document.write_text(json.dumps({"kind": "demo", "parameters": PARAMETERS, "records": ticks}))
     assert call(capsys, document, "--tick", 5)[1] == out
+
+
+def test_the_page_that_the_documentation_shows_is_what_is_printed(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "118")
+    text = (Path(__file__).parents[2] / "docs/decisions.md").read_text()
+    shown = text.partition("```\ntick 8: HOLD_REFUSED\n")[2].partition("\n```")[0].splitlines()
+    path = tmp_path / "slow.json"
+    words = ["--service-ms", "40", "--seconds", "1", "--json", str(path)]
+    assert main(["replay", str(SAMPLE), *words]) == 0
+    capsys.readouterr()
+    code, out, _ = call(capsys, path, "--tick", "last-refused")
+    assert code == 0
+    lines = iter(out.splitlines())
+    assert next(lines) == "tick 8: HOLD_REFUSED"
+    wanted = [line for line in shown if line.strip() != "..."]
+    assert len(wanted) > 10
+    assert [line for line in wanted if line not in lines] == []  # in their order
 
 
 def test_of_a_run_whose_last_line_is_cut_the_others_are_told_and_that_is_said(capsys, tmp_path):

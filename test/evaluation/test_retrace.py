@@ -458,6 +458,7 @@ def test_a_defect_is_run_up_to_where_the_line_says(capsys, tmp_path):
     run = live(12)
     run.ticks[7] |= {"decision": "FAULT", "reason": "internal error: KeyError: 5"}
     path = write(tmp_path / "run.jsonl", run)
+    assert "a defect at tick 7" in refused(capsys, SAMPLE, "--topic", SAMPLE_TOPIC, "--ticks", path)
     seconds = refused(capsys, "--ticks", path).partition("--seconds ")[2].split()[0]
     assert main(["replay", "--ticks", str(path), "--seconds", seconds]) == 0
     assert capsys.readouterr().out.startswith("7 ticks run again, 7 equal")

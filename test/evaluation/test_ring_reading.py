@@ -13,6 +13,7 @@ from vla_edge_ros.control.ring import Ring, segments_in
 from vla_edge_ros.errors import UserError
 from vla_edge_ros.evaluation import ring_reading
 from vla_edge_ros.evaluation.explain.recorded_ticks import read_ticks
+from vla_edge_ros.evaluation.explain.tick_list import place_of
 from vla_edge_ros.evaluation.recorded_run import RecordedRun, read_run
 
 MEGABYTE = 1_000_000
@@ -234,6 +235,37 @@ def test_any_tick_of_a_ring_too_large_to_be_read_at_once_is_found_with_those_aft
     mcap_of(folder / "run_99.mcap", [("/run", head)])  # that the node has just begun
     assert read_ticks(folder, 0).ticks[0]["tick"] == 0
     assert main(["explain", str(folder), "--tick", "60"]) == 2
+
+
+def write_activations(folder, run: RecordedRun, *n_ticks: int) -> list:
+    """A run of several activations; the reason of each tick begins with the number of its own, from 0."""
+    random = np.random.default_rng(0)
+    ring = Ring(folder, run.run, 4 * MEGABYTE)
+    for place, n in enumerate(n_ticks):
+        ring.write({"begin": run.begin | {"at_ns": run.begin["at_ns"] + place}})
+        for tick in run.ticks[:n]:
+            record = tick_record(tick)
+            record.reason = f"{place} {random.bytes(20_000).hex()}"
+            ring.write(record)
+    ring.close()
+    return [segment.path for segment in segments_in(folder)]
+
+
+@pytest.mark.parametrize("n_ticks", [(43, 25), (43, 1, 60), (3, 2, 40), (8, 7, 6, 5, 4)])
+def test_a_tick_of_a_ring_is_the_last_of_its_number_wherever_the_node_was_activated_again(
+    capsys, tmp_path, run, monkeypatch, n_ticks
+):
+    folder = tmp_path / "run.mcap"
+    files = write_activations(folder, run, *n_ticks)
+    numbers = [[tick["tick"] for tick in read_ticks(file).ticks] for file in files]
+    assert any(row != sorted(set(row)) for row in numbers), "no segment has a restart in it"
+    monkeypatch.setattr("vla_edge_ros.evaluation.recorded_run._ENOUGH_BYTES", 1)
+    for tick in range(max(n_ticks)):
+        told = read_ticks(folder, tick)
+        newest = max(place for place, n in enumerate(n_ticks) if tick < n)
+        assert told.ticks[place_of(told, str(tick))]["reason"].split()[0] == str(newest)
+    assert main(["explain", str(folder), "--tick", str(max(n_ticks))]) == 2
+    assert f"tick {max(n_ticks)} was not recorded" in capsys.readouterr().err
 
 
 def test_a_damaged_segment_in_the_middle_is_said(capsys, tmp_path, run):

@@ -250,7 +250,7 @@ class RecordedRun:
 def read_run(path: Path, is_whole: bool = False, tick: int | None = None) -> str:
     """The text of a file that may hold a run in either form, or the lines of a ring. Raises UserError.
 
-    is_whole: of a large ring too, of which else the newest segments are read, or those about `tick`.
+    is_whole: of a large ring too, of which else the newest segments are read, or those up to `tick`.
     """
     try:
         if is_ring(path):

@@ -63,7 +63,8 @@ def ring_text(path: Path, max_bytes: int, enough_bytes: int | None = None, tick:
 
     A segment without an end is read as far as it is whole.
     enough_bytes: older segments are left out where the newer ones would have more text with them; None: none.
-    tick: what is newer than the segment with this tick, by its number, is left out, but for a few.
+    tick: what is newer than the last segment with a tick of this number is left out, but for a few messages;
+        where none has it, what is newer than where it would be.
     The first line names what the folder has and the text has not: `left_out`, segments of earlier runs and
     these; `cut`, those whose end cannot be read, but for the newest, which is being written or was cut
     by a kill. Raises NoRing where there is no run, WrongShape, OSError.
@@ -71,8 +72,8 @@ def ring_text(path: Path, max_bytes: int, enough_bytes: int | None = None, tick:
     files = _segments(path)
     newest = _of_newest_run(files)
     after: list[Path] = []
-    while tick is not None and len(newest) > 1 and _begins_after(tick, newest[-1]):
-        after = [newest.pop()]
+    if tick is not None and (place := _last_with(tick, newest)) is not None:
+        newest, after = newest[: place + 1], newest[place + 1 : place + 2]
     parts: list[_Lines] = []
     n_bytes = 0
     for file in reversed(newest):
@@ -143,13 +144,70 @@ def _head(file: Path) -> _Part | None:
     return None
 
 
-def _begins_after(tick: int, file: Path) -> bool:
-    """Whether its first tick is a later one, or there is none in it. Raises OSError."""
-    with suppress(_Cut, ValueError, RecursionError, KeyError, TypeError):
+def _last_with(tick: int, files: list[Path]) -> int | None:
+    """The place of the last of the segments with a tick of that number.
+
+    Numbers begin anew with each activation, of which a run may have several, and a segment too. Where none
+    has it, the place of the last one that begins before it, None where none does. Raises OSError.
+    """
+    begin_after: object = _UNKNOWN
+    would_have = None
+    for place in reversed(range(len(files))):
+        begin, first = _start(files[place])
+        # A segment starts with what had begun before it: where the next one's is that too, it has no restart.
+        is_later = begin == begin_after and first is not None and first > tick
+        begin_after = begin
+        if not is_later and _has(tick, files[place]):
+            return place
+        if would_have is None and first is not None and first <= tick:
+            would_have = place
+    return would_have
+
+
+_UNKNOWN = object()
+
+_NO_TICK = (ValueError, RecursionError, KeyError, TypeError)
+"""What looking into a message raises that is none of a run's."""
+
+
+def _start(file: Path) -> tuple[object, int | None]:
+    """What had begun before a segment, and the number of its first tick. Raises OSError."""
+    begin = None
+    with suppress(_Cut, FileNotFoundError, *_NO_TICK):
+        for n, (channel, data) in enumerate(_messages(file)):
+            if n == 0:
+                begin = json.loads(data).get("begin")
+            elif channel == TICK:
+                return begin, _number(data)
+    return begin, None
+
+
+def _has(tick: int, file: Path) -> bool:
+    """Whether the number is among those from an activation's first tick in it to its last. Raises OSError."""
+    with suppress(*_NO_TICK):
+        return any(_number(first) <= tick <= _number(last) for first, last in _rows(file))
+    return False
+
+
+def _rows(file: Path) -> Iterator[tuple[bytes, bytes]]:
+    """First and last tick of each activation that has some in a segment, as far as it is whole."""
+    first = last = None
+    with suppress(_Cut, FileNotFoundError):  # its node deletes the oldest meanwhile
         for channel, data in _messages(file):
             if channel == TICK:
-                return json.loads(data)["tick"] > tick
-    return True
+                first, last = first or data, data
+            elif channel == RUN and first is not None:
+                yield first, last
+                first = None
+    if first is not None:
+        yield first, last
+
+
+def _number(data: bytes) -> int:
+    number = json.loads(data)["tick"]
+    if type(number) is not int:
+        raise TypeError
+    return number
 
 
 def _lines(file: Path, max_bytes: int, max_lines: int | None = None) -> _Lines:

@@ -29,7 +29,8 @@ CAMERA = (
         "camera.max_age_ms",
         100.0,
         "A frame older than this when its tick starts is not used: the tick is HOLD_STALE_FRAME. Age counts "
-        "from capture, or from receipt where the stamp cannot be trusted.",
+        "from capture, or from receipt where the stamp cannot be trusted. With `control.deadline_from: "
+        "capture` one as old as `control.deadline_ms` - `control.margin_ms` is not used either.",
         unit="ms",
         minimum=1.0,
         maximum=10_000.0,

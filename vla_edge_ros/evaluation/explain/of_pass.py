@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from vla_edge_ros.control.conformal import PATIENCE_HALF_LIVES, SHORTEST_HALF_LIFE_TICKS
 from vla_edge_ros.control.decision import Decision
 from vla_edge_ros.control.ladder import Step
 from vla_edge_ros.engine.interface import STAGES
@@ -53,9 +54,15 @@ def _verdict(tick: ToldTick, left_ns: int | None) -> Iterator[str]:
     if step == Step.REUSE.value:
         yield "So no pass was begun: the picture was still that of the last one, whose action was used again."
         return
+    spare_ns = None
+    if None not in (tick["predicted_ns"], left_ns):
+        spare_ns = left_ns - tick["predicted_ns"] - (tick["allowance_ns"] or 0)
     if tick["submitted_work"] is None:
-        refused = tick.decision is Decision.HOLD_REFUSED or step in (Step.HOLD.value, Step.STOP.value)
-        if refused:
+        if not _was_refused(tick.record):
+            return
+        if spare_ns is not None and spare_ns >= 0:
+            yield "That fits: a pass was refused for the reason given above, before any work began."
+        else:
             yield "So a pass was refused, before any work began."
         return
     if step == Step.FEWER_TOKENS.value and tick["held_tokens"]:
@@ -64,16 +71,53 @@ def _verdict(tick: ToldTick, left_ns: int | None) -> Iterator[str]:
     elif step == Step.FEWER_FRAMES.value and tick["forgotten_frames"]:
         yield f"So {counted(tick['forgotten_frames'], 'frame')} had to be forgotten, and a pass was begun."
     elif tick["is_probe"]:
-        yield "What was measured last does not fit; a pass was begun as a try (a probe) after refused ones."
-    elif None in (tick["predicted_ns"], left_ns):
+        yield _try(tick, spare_ns)
+    elif spare_ns is None:
         yield "So a whole pass was begun."
     else:
-        spare_ns = left_ns - tick["predicted_ns"] - (tick["allowance_ns"] or 0)
         yield (
             f"So a whole pass was begun, with {in_ms(spare_ns)} to spare."
             if spare_ns >= 0
             else f"It was too long by {in_ms(-spare_ns)}, and a whole pass was begun as a try."
         )
+
+
+def _try(tick: ToldTick, spare_ns: int | None) -> str:
+    """Why a pass was begun that does not fit by what was measured last."""
+    n_refused = _refused_before(tick)
+    begun = "a whole pass was begun as a try (a probe)"
+    too_long = "" if spare_ns is None or spare_ns >= 0 else f" by {in_ms(-spare_ns)}"
+    is_impatient = tick.estimator != "conformal" or n_refused is None or n_refused >= _patience(tick)
+    if n_refused == 0 or (too_long and not is_impatient):
+        return (
+            f"It was too long{too_long}, no more than predictions were wrong by, and misses were to spare: "
+            f"{begun}."
+        )
+    after = "" if n_refused is None else f" after {n_refused:,} refused in a row"
+    reason = f"It was too long{too_long}" if too_long else "What was measured last does not fit"
+    return f"{reason}; {begun}{after}."
+
+
+def _patience(tick: ToldTick) -> float:
+    """With fewer refused in a row the rule `conformal` begins none just since they were many."""
+    earning_ticks = 1 / tick.target_miss_rate if tick.target_miss_rate else 0.0
+    return max(SHORTEST_HALF_LIFE_TICKS, min(earning_ticks, PATIENCE_HALF_LIVES * SHORTEST_HALF_LIFE_TICKS))
+
+
+def _refused_before(tick: ToldTick) -> int | None:
+    """How many passes were, since one was begun; None where the record does not go back so far."""
+    n = 0
+    for earlier in reversed(tick.before):
+        if earlier.get("submitted_work") is not None:
+            return n
+        n += _was_refused(earlier) or earlier.get("step") == Step.REUSE.value
+    return None
+
+
+def _was_refused(record: dict) -> bool:
+    is_held = record.get("step") in (Step.HOLD.value, Step.STOP.value)
+    is_refused = is_held or record["decision"] == Decision.HOLD_REFUSED.value
+    return is_refused and record.get("submitted_work") is None
 
 
 def engine_lines(tick: ToldTick) -> Iterator[str]:

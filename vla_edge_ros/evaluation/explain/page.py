@@ -20,7 +20,8 @@ MEANING = {
     Decision.HOLD_NO_FRAME: "no new frame to act on",
     Decision.HOLD_STALE_FRAME: "the newest frame was too old to act on",
     Decision.HOLD_BUSY: "the engine was not free for a pass",
-    Decision.HOLD_REFUSED: "no pass was expected to end in time, so none was begun",
+    Decision.HOLD_REFUSED: "admission let no pass begin: none was expected to end in time, or the misses "
+    "that the target allows are spent",
     Decision.HOLD_LATE: "a pass was begun and gave no action in time",
 }
 """Each decision in a few words; docs/decisions.md has them whole."""

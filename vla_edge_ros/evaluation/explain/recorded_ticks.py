@@ -49,6 +49,7 @@ class _Event(TypedDict, total=False):
     plan_id: str
     delta_ns: int
     control: dict[str, object]
+    admission: dict[str, object]
 
 
 class _Decided(TypedDict):
@@ -105,6 +106,8 @@ _Parameters = TypedDict(
         "control.margin_ms": float,
         "actions.ttl_ms": float,
         "actions.max_hold_ms": float,
+        "admission.estimator": str,
+        "admission.target_miss_rate": float,
     },
     total=False,
 )
@@ -151,7 +154,7 @@ class RecordedTicks:
 def read_ticks(path: Path, tick: int | None = None) -> RecordedTicks:
     """The ticks of what control.record_path, `vla-edge demo` or `replay --json` wrote. Raises UserError.
 
-    tick: of a large ring those about this one are read, None: the newest.
+    tick: of a large ring what led to this one is read and a little of what followed, None: the newest.
     """
     text = read_run(path, tick=tick)
     try:

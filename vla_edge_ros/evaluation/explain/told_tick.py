@@ -15,7 +15,11 @@ class ToldTick:
         self.record = run.ticks[place]
         self.before, self.after = run.ticks[:place], run.ticks[place + 1 :]
         self.ttl_ns = _parameter_ns(run, "actions.ttl_ms")
-        self.max_hold_ns = _newest_max_hold_ns(run, place)
+        max_hold_ns = _parameter_ns(run, "actions.max_hold_ms")
+        self.max_hold_ns = _newest(run, place, "control", "max_hold_ns", int, max_hold_ns)
+        self.estimator = run.parameters.get("admission.estimator")
+        target_rate = run.parameters.get("admission.target_miss_rate")
+        self.target_miss_rate = _newest(run, place, "admission", "target_miss_rate", float, target_rate)
         self.scheduled_ns, self.started_ns = self["scheduled_ns"], self["started_ns"]
         deadline_ns = _parameter_ns(run, "control.deadline_ms")
         margin_ns = _parameter_ns(run, "control.margin_ms")
@@ -52,13 +56,12 @@ def _parameter_ns(run: RecordedTicks, name: str) -> int | None:
     return None if value_ms is None or not 0 <= value_ms <= _LONGEST_MS else settings.ns(value_ms)
 
 
-def _newest_max_hold_ns(run: RecordedTicks, place: int) -> int | None:
-    """How long a hold may last at that tick: the parameter, or what it was changed to while ticks ran."""
-    found = _parameter_ns(run, "actions.max_hold_ms")
+def _newest(run: RecordedTicks, place: int, part: str, name: str, kind: type, found: object):
+    """At that tick: the parameter as `found`, or what it was changed to while ticks ran."""
     for tick in run.ticks[: place + 1]:
         for event in tick.get("events", []):
-            changed = event.get("control", {}).get("max_hold_ns")
-            found = changed if type(changed) is int else found
+            changed = event.get(part, {}).get(name)
+            found = changed if type(changed) is kind else found
     return found
 
 

@@ -40,7 +40,7 @@ _HANGS = "the engine hangs: "
 
 
 def check_whole(recorded: RecordedRun) -> None:
-    """Raises UserError where ticks or frames are missing, so that what follows from them is not known."""
+    """Raises UserError where ticks or frames are missing or a tick had a defect: the rest is unknown then."""
     if not recorded.ticks:
         raise UserError("the recorded run has no ticks")
     recorded.check_frames()
@@ -54,6 +54,13 @@ def check_whole(recorded: RecordedRun) -> None:
         if number - before["tick"] - 1 != tick["skipped_ticks"]:
             raise UserError(
                 f"the ticks cannot be run again: not every one from {before['tick']} to {number} was recorded"
+            )
+    for tick in recorded.ticks:
+        if tick["reason"].startswith(_DEFECT):
+            before_s = tick["tick"] * recorded.run["parameters"]["control.period_ms"] / 1000
+            raise UserError(
+                f"a defect at tick {tick['tick']} ({tick['reason']}) cannot be made to happen again; "
+                f"--seconds {before_s:.3f} runs the ticks before it"
             )
 
 
@@ -80,12 +87,6 @@ def _check_recorded_enough(parameters: settings.Parameters, recorded: RecordedRu
             raise UserError(
                 "the ticks cannot be run again from the record alone: a pass gave more than one step at tick "
                 f"{tick['tick']}, and those to come are not in it"
-            )
-        if tick["reason"].startswith(_DEFECT):
-            before_s = tick["tick"] * parameters["control.period_ms"] / 1000
-            raise UserError(
-                f"a defect at tick {tick['tick']} ({tick['reason']}) cannot be made to happen again; "
-                f"--seconds {before_s:.3f} runs the ticks before it"
             )
 
 
