@@ -66,8 +66,8 @@ def _see(*decisions: Decision) -> tuple[frozenset[Decision], ...]:
     return tuple(frozenset([decision]) for decision in decisions)
 
 
-LATE = frozenset({HOLD_LATE, HOLD_BUSY})
-TICK_MS = 33.3
+_LATE_OR_BUSY = frozenset({HOLD_LATE, HOLD_BUSY})
+_TICK_MS = 33.3
 
 FAULTS = {
     fault.name: fault
@@ -93,7 +93,7 @@ FAULTS = {
             "SIGSTOP of the engine's process for 200 ms",
             "HOLD_LATE or HOLD_BUSY; the engine is not replaced; FRESH again without ~/enable",
             0.2,
-            (LATE,),
+            (_LATE_OR_BUSY,),
         ),
         Fault(
             "node-stopped",
@@ -115,7 +115,7 @@ FAULTS = {
             "in one pass a stage takes ten times as long, and at least 40 ms more",
             "HOLD_LATE; FRESH by the third tick after",
             0.5,
-            (LATE,),
+            _see(HOLD_LATE),
             is_inside=True,
         ),
         Fault(
@@ -125,7 +125,7 @@ FAULTS = {
             "SAFE_STOP with the arm at rest, in this order; the engine is not replaced; afterwards FRESH "
             "within 35 s: a pass is tried after 1 / admission.target_miss_rate ticks at the latest",
             2.0,
-            (LATE, *_see(HOLD_REFUSED, SAFE_STOP)),
+            _see(HOLD_LATE, HOLD_REFUSED, SAFE_STOP),
             most_late=4,
             is_inside=True,
             has_own_node=True,
@@ -199,7 +199,7 @@ FAULTS = {
             "FRESH on a picture taken since the tick before: at most 33 ms old at its start (median)",
             1.0,
             least_fresh=0.5,
-            most_age_ms=TICK_MS,
+            most_age_ms=_TICK_MS,
         ),
         Fault(
             "camera-120hz",
@@ -207,7 +207,7 @@ FAULTS = {
             "FRESH on a picture at most 33 ms old, as at 60 Hz; those between are passed over",
             1.0,
             least_fresh=0.5,
-            most_age_ms=TICK_MS,
+            most_age_ms=_TICK_MS,
         ),
         Fault(
             "camera-frozen",
@@ -264,7 +264,7 @@ FAULTS = {
         Fault(
             "memory-reset",
             "~/reset_memory at ten arbitrary moments within ticks",
-            "each of the ten takes effect once, and memory is empty in its tick; FRESH goes on",
+            "each of the ten takes effect once, and memory has no older frame than its tick's; FRESH goes on",
             1.0,
             must_happen=("reset_memory",) * N_TIMES,
             least_fresh=0.25,
@@ -272,7 +272,7 @@ FAULTS = {
         Fault(
             "instruction-change",
             "another instruction at ten arbitrary moments within ticks",
-            "each of the ten takes effect once, and memory is empty in its tick; FRESH goes on",
+            "each of the ten takes effect once, and memory has no older frame than its tick's; FRESH goes on",
             1.0,
             must_happen=("instruction",) * N_TIMES,
             least_fresh=0.25,
