@@ -25,9 +25,11 @@ def told(tick: int) -> ToldTick:
         received_ns=tick * PERIOD_NS,
         tick=tick,
         decision=decision,
+        effect_stamp_ns=0,
         is_enabled=True,
         frame_index=frame,
         frame_stamp_ns=frame,
+        frame_age_ms=None if is_held else 10.0,
         retained_frames=tick,
         hold_ms=hold_ms,
         skipped_ticks=0,
@@ -76,6 +78,7 @@ LATE = {f"t{tick}": {"is_enabled": False} for tick in range(ENDED, ENDED + 16)}
         (NEVER, "FRESH again within 0.5 s"),
         (LATE, "FRESH again within 0.5 s"),
         ({"t19": {"decision": Decision.HOLD_NO_FRAME, "hold_ms": 0.0}}, "SAFE_STOP seen"),
+        ({"t10": {"decision": Decision.SAFE_STOP}}, "first HOLD_NO_FRAME, then SAFE_STOP"),
         ({"t15": {"decision": Decision.FAULT}}, "no FAULT"),
         ({"name": "node-stopped"}, "skipped ticks counted"),
         ({"observed": {"said so": False}}, "said so"),
@@ -85,21 +88,58 @@ def test_each_promise_that_is_broken_is_named_alone(keywords, what):
     assert not_kept(**keywords) == [what]
 
 
+def fresh(*ticks: int, age_ms: float = 10.0) -> dict[str, dict]:
+    """Changes that make these ticks FRESH, each with a picture of its own."""
+    given = {"decision": Decision.FRESH, "hold_ms": 0.0, "frame_age_ms": age_ms}
+    return {f"t{tick}": given | {"frame_index": 2 * tick, "frame_stamp_ns": 2 * tick} for tick in ticks}
+
+
 def test_where_fresh_is_to_go_on_its_share_during_the_fault_counts_and_skipped_ticks_with_it():
-    fresh = {"decision": Decision.FRESH, "hold_ms": 0.0}
-    five = {f"t{t}": fresh | {"frame_index": 2 * t, "frame_stamp_ns": 2 * t} for t in range(BEGAN, ENDED, 2)}
+    five = fresh(*range(BEGAN, ENDED, 2))
     wrong = ["FRESH in 50 % of the ticks"]
     assert not_kept(name="subscriber-stops", **five) == []
     assert not_kept(name="subscriber-stops", **five | {"t12": {}}) == wrong
     skipped = {"missing": (11, 12), "t13": {"skipped_ticks": 2}}
     assert not_kept(name="subscriber-stops", **five | skipped) == wrong
-    assert not_kept(name="memory-reset", t11={"events": ("reset_memory",)}) == ["FRESH in 25 % of the ticks"]
+    ten_times = {"events": ("reset_memory",) * 10}
+    assert not_kept(name="memory-reset", t11=ten_times) == ["FRESH in 25 % of the ticks"]
+
+
+@pytest.mark.parametrize("times", [1, 9, 11])
+def test_an_event_takes_effect_as_often_as_it_was_sent_in_whichever_ticks(times):
+    goes_on = fresh(*range(BEGAN, ENDED, 2))
+    two_ticks = {"t11": {"events": ("instruction",) * 4}, "t13": {"events": ("instruction",) * 6}}
+    assert not_kept(name="instruction-change", **goes_on | two_ticks) == []
+    other = {"t11": {"events": ("instruction",) * times}}
+    assert not_kept(name="instruction-change", **goes_on | other) == ["instruction took effect 10 times"]
+
+
+def test_under_a_slow_camera_all_pictures_but_two_give_a_fresh_tick():
+    # 15 Hz bring 5 within the 10 ticks.
+    assert not_kept(name="camera-15hz", **fresh(11, 13, 15)) == []
+    assert not_kept(name="camera-15hz", **fresh(11, 13)) == ["FRESH 15 times a second, but for 2"]
+
+
+def test_under_a_fast_camera_the_pictures_used_are_of_the_last_tick():
+    newest, older = fresh(10, 12, 14), fresh(11, 13, age_ms=33.4)
+    wrong = ["median age of the pictures used at most 33.3 ms"]
+    assert not_kept(name="camera-60hz", **newest | older) == []
+    assert not_kept(name="camera-60hz", **newest | older | fresh(15, 17, age_ms=33.4)) == wrong
+
+
+@pytest.mark.parametrize(("n_late", "is_kept"), [(3, True), (4, True), (5, False)])
+def test_a_slow_stage_is_late_four_times_at_most_before_passes_are_refused(n_late, is_kept):
+    late = {f"t{t}": {"decision": Decision.HOLD_LATE} for t in range(BEGAN, BEGAN + n_late)}
+    refused = {f"t{t}": {"decision": Decision.HOLD_REFUSED} for t in range(BEGAN + n_late, ENDED - 1)}
+    wrong = [] if is_kept else ["HOLD_LATE at most 4 times before HOLD_REFUSED"]
+    assert not_kept(name="stage-slow", **late | refused) == wrong
 
 
 def test_an_event_counts_where_it_took_effect_under_the_fault():
     wrong = ["HOLD_STALE_FRAME seen"]
-    assert not_kept(name="parameter-change", t11={"events": ("retune",)}) == wrong
-    assert not_kept(name="parameter-change", t5={"events": ("retune",)}) == [*wrong, "retune took effect"]
+    twice = {"events": ("retune", "retune")}
+    assert not_kept(name="parameter-change", t11=twice) == wrong
+    assert not_kept(name="parameter-change", t5=twice) == [*wrong, "retune took effect 2 times"]
 
 
 def test_ticks_that_were_wholly_missed_may_be_missing_where_the_next_one_counts_them():
@@ -118,8 +158,21 @@ def test_a_node_that_could_not_be_watched_to_the_end_is_broken_in_the_same_shape
 
 
 def test_the_values_of_a_tick_message_are_read():
-    values = {"tick": "7", "decision": "HOLD_BUSY", "is_enabled": "False", "frame_index": "", "hold_ms": ""}
-    values |= {"frame_stamp_ns": "", "retained_frames": "2", "skipped_ticks": "1", "events": "a b"}
+    values = {
+        "tick": "7",
+        "decision": "HOLD_BUSY",
+        "effect_stamp_ns": "33",
+        "is_enabled": "False",
+        "frame_index": "",
+        "hold_ms": "",
+    }
+    values |= {
+        "frame_stamp_ns": "",
+        "frame_age_ms": "",
+        "retained_frames": "2",
+        "skipped_ticks": "1",
+        "events": "a b",
+    }
     tick = ToldTick.from_values(values, 5)
     assert (tick.tick, tick.decision, tick.frame_index, tick.events) == (
         7,

@@ -90,7 +90,8 @@ def test_without_parts_there_is_no_record(check):
 
 def test_every_fault_of_a_gpu_is_injected_on_one():
     assert set(gpu_check.FAULTS) <= FAULTS.keys()
-    assert {name for name, fault in FAULTS.items() if fault.backends == ("cuda",)} <= set(gpu_check.FAULTS)
+    of_a_gpu = {name for name, fault in FAULTS.items() if fault.backends == ("cuda",)}
+    assert of_a_gpu | {"idle-gap"} <= set(gpu_check.FAULTS)
 
 
 def test_a_command_that_writes_nothing_has_failed(tmp_path):

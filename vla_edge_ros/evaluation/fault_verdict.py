@@ -3,7 +3,8 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, takewhile
+from statistics import median
 
 from vla_edge_ros.control.decision import Decision
 from vla_edge_ros.evaluation.faults import Fault
@@ -16,9 +17,11 @@ class ToldTick:
     received_ns: int
     tick: int
     decision: Decision
+    effect_stamp_ns: int
     is_enabled: bool
     frame_index: int | None
     frame_stamp_ns: int | None
+    frame_age_ms: float | None
     retained_frames: int
     hold_ms: float
     skipped_ticks: int
@@ -31,9 +34,11 @@ class ToldTick:
             received_ns=received_ns,
             tick=int(values["tick"]),
             decision=Decision(values["decision"]),
+            effect_stamp_ns=int(values["effect_stamp_ns"]),
             is_enabled=values["is_enabled"] == "True",
             frame_index=int(values["frame_index"]) if values["frame_index"] else None,
             frame_stamp_ns=int(values["frame_stamp_ns"]) if values["frame_stamp_ns"] else None,
+            frame_age_ms=float(values["frame_age_ms"]) if values["frame_age_ms"] else None,
             retained_frames=int(values["retained_frames"]),
             hold_ms=float(values["hold_ms"] or 0),
             skipped_ticks=int(values["skipped_ticks"]),
@@ -88,17 +93,7 @@ def judge(injection: Injection, max_hold_ms: float) -> dict:
     }
     # A fault that ends in the middle of a tick shows in the one that follows.
     affected = injection.during + after[: 2 if recovery is None else recovery + 1]
-    seen = {tick.decision for tick in affected}
-    happened = {event for tick in affected for event in tick.events}
-    for wanted in fault.must_see:
-        checks[f"{' or '.join(sorted(map(str, wanted)))} seen"] = bool(wanted & seen)
-    for event in fault.must_happen:
-        checks[f"{event} took effect"] = event in happened
-    if fault.least_fresh:
-        share = _fresh_share(injection.during)
-        checks[f"FRESH in {100 * fault.least_fresh:g} % of the ticks"] = share >= fault.least_fresh
-    if fault.skips_ticks:
-        checks["skipped ticks counted"] = any(tick.skipped_ticks for tick in affected)
+    checks |= _as_the_table_says(injection, affected)
     if not any(Decision.FAULT in wanted for wanted in fault.must_see):
         checks["no FAULT"] = all(tick.decision is not Decision.FAULT for tick in ticks)
     checks |= injection.observed
@@ -116,6 +111,45 @@ def judge(injection: Injection, max_hold_ms: float) -> dict:
         "checks": checks,
         "is_kept": all(checks.values()),
     }
+
+
+def _as_the_table_says(injection: Injection, affected: Sequence[ToldTick]) -> dict[str, bool]:
+    """The checks of the fault's own row; `affected` are the ticks in which it can show."""
+    fault = injection.fault
+    fresh = [tick for tick in injection.during if tick.decision.is_fresh]
+    checks = _seen_in_order(affected, fault.must_see)
+    happened = Counter(event for tick in affected for event in tick.events)
+    for event, times in Counter(fault.must_happen).items():
+        often = "once" if times == 1 else f"{times} times"
+        checks[f"{event} took effect {often}"] = happened[event] == times
+    if fault.least_fresh:
+        share = _fresh_share(injection.during)
+        checks[f"FRESH in {100 * fault.least_fresh:g} % of the ticks"] = share >= fault.least_fresh
+    if fault.fresh_hz:
+        least = fault.fresh_hz * (injection.ended_ns - injection.began_ns) / 1e9 - 2
+        checks[f"FRESH {fault.fresh_hz:g} times a second, but for 2"] = len(fresh) >= least
+    if fault.most_age_ms is not None:
+        ages_ms = [tick.frame_age_ms for tick in fresh]
+        is_newest = bool(ages_ms) and median(ages_ms) <= fault.most_age_ms
+        checks[f"median age of the pictures used at most {fault.most_age_ms:g} ms"] = is_newest
+    if fault.most_late is not None:
+        begun = takewhile(lambda tick: tick.decision is not Decision.HOLD_REFUSED, affected)
+        n_late = sum(tick.decision is Decision.HOLD_LATE for tick in begun)
+        checks[f"HOLD_LATE at most {fault.most_late} times before HOLD_REFUSED"] = n_late <= fault.most_late
+    if fault.skips_ticks:
+        checks["skipped ticks counted"] = any(tick.skipped_ticks for tick in affected)
+    return checks
+
+
+def _seen_in_order(ticks: Sequence[ToldTick], sets: Sequence[frozenset[Decision]]) -> dict[str, bool]:
+    """Whether each set was seen, and whether the first ticks of those that were are in this order."""
+    names = [" or ".join(sorted(map(str, wanted))) for wanted in sets]
+    firsts = [next((i for i, tick in enumerate(ticks) if tick.decision in wanted), None) for wanted in sets]
+    checks = {f"{name} seen": first is not None for name, first in zip(names, firsts, strict=True)}
+    if len(sets) > 1:
+        found = [first for first in firsts if first is not None]
+        checks[f"first {', then '.join(names)}"] = found == sorted(found)
+    return checks
 
 
 def broken(fault: Fault, reason: str) -> dict:

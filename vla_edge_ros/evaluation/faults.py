@@ -1,6 +1,7 @@
 """The table of faults: what `vla-edge inject` does to the real node, and what the node must do then.
 
-docs/faults.md is this table (fault_page.py).
+docs/faults.md is this table (fault_page.py). Its words are no more than what is checked: by the fields of
+`Fault` (fault_verdict.py), by the injector that makes the fault (nodes/fault_actions.py), or of every fault.
 """
 
 from dataclasses import dataclass
@@ -15,6 +16,10 @@ HOLD_LATE, HOLD_BUSY, HOLD_REFUSED = Decision.HOLD_LATE, Decision.HOLD_BUSY, Dec
 RECOVERY_S = 3.0
 TRIED_AGAIN_S = 35.0
 """A pass is tried after at most 1,000 refused ticks where the target is 0.1 % (docs/admission.md)."""
+N_TIMES = 10
+"""How often a service is called or a text told within one fault."""
+LINES, RING = "run.jsonl", "run.mcap"
+"""What the node records into (docs/decisions.md#recording)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +27,16 @@ class Fault:
     """One fault that can be injected.
 
     seconds: how long it lasts unless told otherwise; where the fault ends by itself, the least time watched.
-    must_see: during the fault there is a tick with one decision of each set.
-    must_happen: events that take effect at ticks during the fault.
+    must_see: during the fault there is a tick with one decision of each set, and the first of each set comes
+        before the first of the next.
+    must_happen: events that take effect at ticks during the fault, each as often as it stands here.
     least_fresh: of the ticks during the fault, the share that must be FRESH.
+    fresh_hz: so many ticks a second must be FRESH, less two at the ends.
+    most_age_ms: of the pictures that were used, at the start of their ticks, the median.
+    most_late: so many HOLD_LATE at most before the first HOLD_REFUSED.
     skips_ticks: during the fault at least one tick is wholly missed, and counted.
     ends_record: what the node records of itself is not complete afterwards.
+    record: the name of what it records itself into.
     is_inside: it is made by code within the node's or the engine's process (nodes/fault_edge_node.py).
     has_own_node: its misses stay on admission's account, so the faults after it get another node.
     recovery_s: how long after its end the node may take to a fresh action.
@@ -40,8 +50,12 @@ class Fault:
     must_see: tuple[frozenset[Decision], ...] = ()
     must_happen: tuple[str, ...] = ()
     least_fresh: float = 0.0
+    fresh_hz: float = 0.0
+    most_age_ms: float | None = None
+    most_late: int | None = None
     skips_ticks: bool = False
     ends_record: bool = False
+    record: str = LINES
     is_inside: bool = False
     has_own_node: bool = False
     recovery_s: float = RECOVERY_S
@@ -52,7 +66,8 @@ def _see(*decisions: Decision) -> tuple[frozenset[Decision], ...]:
     return tuple(frozenset([decision]) for decision in decisions)
 
 
-LATE = frozenset({HOLD_LATE, HOLD_BUSY})
+_LATE_OR_BUSY = frozenset({HOLD_LATE, HOLD_BUSY})
+_TICK_MS = 33.3
 
 FAULTS = {
     fault.name: fault
@@ -60,23 +75,25 @@ FAULTS = {
         Fault(
             "cpu-hogs",
             "a process on every core that computes without end",
-            "goes on deciding every tick; with SCHED_FIFO as few late publishes as the bare loop beside it",
+            "tells every tick or counts it as skipped, FRESH among them. How punctual it publishes beside "
+            "the bare loop under this load is measured for half an hour by `python -m "
+            "vla_edge_ros.evaluation.deadline_check live` ([deadline.md](deadline.md))",
             2.0,
             _see(FRESH),
         ),
         Fault(
             "idle-gap",
             "no picture for 10 s and so no pass: caches and clocks go cold",
-            "HOLD_NO_FRAME, then SAFE_STOP; FRESH again with the next pictures",
+            "HOLD_NO_FRAME, then SAFE_STOP with the arm at rest; FRESH again when pictures come",
             10.0,
             _see(HOLD_NO_FRAME, SAFE_STOP),
         ),
         Fault(
             "engine-stopped",
             "SIGSTOP of the engine's process for 200 ms",
-            "holds while the pass is late; FRESH again without ~/enable",
+            "HOLD_LATE or HOLD_BUSY; the engine is not replaced; FRESH again without ~/enable",
             0.2,
-            (LATE,),
+            (_LATE_OR_BUSY,),
         ),
         Fault(
             "node-stopped",
@@ -96,18 +113,20 @@ FAULTS = {
         Fault(
             "stage-slow-once",
             "in one pass a stage takes ten times as long, and at least 40 ms more",
-            "HOLD_LATE at the deadline; FRESH by the third tick after",
+            "HOLD_LATE; FRESH by the third tick after",
             0.5,
-            (LATE,),
+            _see(HOLD_LATE),
             is_inside=True,
         ),
         Fault(
             "stage-slow",
             "in every pass a stage takes ten times as long, and at least 40 ms more",
-            "HOLD_LATE twice, then HOLD_REFUSED with a try now and then, and SAFE_STOP with the arm at rest; "
-            "once it is over, FRESH with the first try, within 1 / admission.target_miss_rate ticks",
+            "HOLD_LATE (on a clean account at a target of 0.1 % three times, at most four), HOLD_REFUSED, "
+            "SAFE_STOP with the arm at rest, in this order; the engine is not replaced; afterwards FRESH "
+            "within 35 s: a pass is tried after 1 / admission.target_miss_rate ticks at the latest",
             2.0,
-            (LATE, *_see(HOLD_REFUSED, SAFE_STOP)),
+            _see(HOLD_LATE, HOLD_REFUSED, SAFE_STOP),
+            most_late=4,
             is_inside=True,
             has_own_node=True,
             recovery_s=TRIED_AGAIN_S,
@@ -115,8 +134,8 @@ FAULTS = {
         Fault(
             "nan-weights",
             "a weight of the running engine becomes NaN",
-            "no action comes of it: the pass has failed, FAULT says that its logits are not finite; "
-            "the engine is replaced, which reads the weights anew; SAFE_STOP until ~/enable",
+            "FAULT, and the log says that logits are not finite; the arm is brought to rest; another process "
+            "is the engine, which reads the weights anew; SAFE_STOP until ~/enable",
             0.5,
             _see(FAULT, SAFE_STOP),
             ("engine_replaced",),
@@ -126,8 +145,8 @@ FAULTS = {
         Fault(
             "cuda-fault",
             "a kernel in the engine's context writes to an illegal address",
-            "the pass has failed, FAULT quotes the driver; the process that holds the context is replaced; "
-            "SAFE_STOP until ~/enable",
+            "FAULT, the log quotes the driver (CUDA_ERROR_ILLEGAL_ADDRESS); the arm is brought to rest; the "
+            "process that holds the context is replaced; SAFE_STOP until ~/enable",
             0.5,
             _see(FAULT, SAFE_STOP),
             ("engine_replaced",),
@@ -137,8 +156,7 @@ FAULTS = {
         Fault(
             "gpu-contention",
             "another process computes on every multiprocessor of the GPU without end",
-            "decides every tick; a pass that cannot end in time is stopped (HOLD_LATE) or refused; "
-            "FRESH as after `stage-slow`",
+            "tells every tick or counts it as skipped, none of them FAULT; FRESH as after `stage-slow`",
             4.0,
             has_own_node=True,
             recovery_s=TRIED_AGAIN_S,
@@ -155,116 +173,132 @@ FAULTS = {
         Fault(
             "camera-unplugged",
             "the camera's publisher goes, and comes back",
-            "HOLD_NO_FRAME, then SAFE_STOP with the arm at rest; FRESH again with the next picture",
+            "HOLD_NO_FRAME, then SAFE_STOP with the arm at rest; FRESH again when pictures come",
             1.0,
             _see(HOLD_NO_FRAME, SAFE_STOP),
         ),
         Fault(
             "camera-5hz",
             "a camera at 5 Hz",
-            "FRESH on each picture, HOLD_NO_FRAME between",
+            "FRESH on each picture, two at most excepted; HOLD_NO_FRAME between",
             2.0,
-            _see(FRESH, HOLD_NO_FRAME),
+            _see(HOLD_NO_FRAME),
+            fresh_hz=5.0,
         ),
         Fault(
             "camera-15hz",
             "a camera at 15 Hz",
-            "FRESH on each picture, HOLD_NO_FRAME between",
+            "FRESH on each picture, two at most excepted; HOLD_NO_FRAME between",
             1.0,
-            _see(FRESH, HOLD_NO_FRAME),
+            _see(HOLD_NO_FRAME),
+            fresh_hz=15.0,
         ),
         Fault(
             "camera-60hz",
             "a camera at 60 Hz",
-            "FRESH on the newest picture of each tick",
+            "FRESH on a picture taken since the tick before: at most 33 ms old at its start (median)",
             1.0,
             least_fresh=0.5,
+            most_age_ms=_TICK_MS,
         ),
         Fault(
             "camera-120hz",
             "a camera at 120 Hz",
-            "FRESH on the newest picture of each tick; those between are passed over",
+            "FRESH on a picture at most 33 ms old, as at 60 Hz; those between are passed over",
             1.0,
             least_fresh=0.5,
+            most_age_ms=_TICK_MS,
         ),
         Fault(
             "camera-frozen",
             "the same picture again and again under new stamps",
-            "withholds it after camera.frozen_after_frames: HOLD_NO_FRAME, then SAFE_STOP",
+            "withholds it (camera.frozen_after_frames): HOLD_NO_FRAME, then SAFE_STOP with the arm at rest",
             1.5,
-            _see(SAFE_STOP),
+            _see(HOLD_NO_FRAME, SAFE_STOP),
         ),
         Fault(
             "frames-duplicate",
             "every picture is sent twice under one stamp",
-            "uses each once: no two FRESH ticks have the same stamp",
+            "uses each once: no two FRESH ticks in a row have the same stamp; FRESH goes on",
             1.0,
-            _see(FRESH),
+            least_fresh=0.5,
         ),
         Fault(
             "frames-late",
             "every picture is 150 ms old when it is sent",
-            "HOLD_STALE_FRAME beyond camera.max_age_ms, then SAFE_STOP",
+            "HOLD_STALE_FRAME (camera.max_age_ms), then SAFE_STOP with the arm at rest",
             1.0,
             _see(HOLD_STALE_FRAME, SAFE_STOP),
         ),
         Fault(
             "frames-out-of-order",
-            "of every two pictures the newer is sent first",
-            "counts in /diagnostics the stamps that went back, takes their age from receipt; FRESH goes on",
+            "at 50 Hz, of every two pictures the newer is sent first",
+            "counts in /diagnostics the stamps that went back, takes the age of their pictures from receipt "
+            "(median); FRESH goes on",
             1.0,
             least_fresh=0.5,
         ),
         Fault(
             "clock-jump",
-            "the ROS clock jumps to 100 s, back to 50 s, and to the system's again",
-            "each jump empties memory; ticks keep to the steady clock; FRESH goes on",
+            "the ROS clock jumps to 0, to 100 s, back to 50 s, and to the system's again",
+            "each of the four jumps empties memory; ticks keep to the steady clock; FRESH goes on",
             1.0,
-            must_happen=("clock_jump",),
+            must_happen=("clock_jump",) * 4,
             least_fresh=0.5,
         ),
         Fault(
             "subscriber-stops",
             "a reliable subscriber of ~/tick and ~/trajectory stops reading (SIGSTOP)",
-            "no publish waits for it: FRESH goes on",
+            "does not wait for it: FRESH goes on",
             2.0,
             least_fresh=0.5,
         ),
         Fault(
             "parameter-change",
             "camera.max_age_ms becomes 1 and is put back",
-            "obeys without a pause: HOLD_STALE_FRAME, and FRESH again afterwards",
+            "takes both values: HOLD_STALE_FRAME, and FRESH again afterwards",
             0.5,
             _see(HOLD_STALE_FRAME),
-            ("retune",),
+            ("retune",) * 2,
         ),
         Fault(
             "memory-reset",
             "~/reset_memory at ten arbitrary moments within ticks",
-            "memory is empty from the start of a tick on; HOLD_BUSY while the prompt is read; FRESH goes on",
+            "each of the ten takes effect once, and memory has no older frame than its tick's; FRESH goes on",
             1.0,
-            must_happen=("reset_memory",),
+            must_happen=("reset_memory",) * N_TIMES,
             least_fresh=0.25,
         ),
         Fault(
             "instruction-change",
             "another instruction at ten arbitrary moments within ticks",
-            "memory is empty from the start of a tick on; HOLD_BUSY while the prompt is read; FRESH goes on",
+            "each of the ten takes effect once, and memory has no older frame than its tick's; FRESH goes on",
             1.0,
-            must_happen=("instruction",),
+            must_happen=("instruction",) * N_TIMES,
             least_fresh=0.25,
         ),
         Fault(
             "node-killed",
-            "SIGKILL of the node, which is then started, configured and activated again",
-            "its engine ends with it; the new node is disabled until ~/enable and its memory empty",
+            "SIGKILL of the node, which is then started, configured and activated again; it records a ring",
+            "its engine ends with it; the new one is disabled until ~/enable, its memory empty; the ring has "
+            "the old node's ticks up to a second before, and the new one goes on in it",
             0.1,
             ends_record=True,
+            record=RING,
+        ),
+        Fault(
+            "disk-full-ring",
+            "the newest segment of the ring that control.record_path names cannot grow",
+            "as under `disk-full`",
+            1.0,
+            least_fresh=0.5,
+            ends_record=True,
+            record=RING,
         ),
         Fault(
             "disk-full",
-            "the file of control.record_path cannot grow",
-            "stops recording, says so in /diagnostics (ERROR); FRESH goes on",
+            "the file of JSON lines that control.record_path names cannot grow",
+            "stops recording, says so in /diagnostics (ERROR); what it recorded can be read; FRESH goes on",
             1.0,
             least_fresh=0.5,
             ends_record=True,

@@ -33,8 +33,11 @@ from vla_edge_ros.evaluation.record_parts import read_part, require_current, ver
 MODEL = "qwen2.5-coder-1.5b"
 SLOTS = 4096
 SIZES_PASSES = 300
-FAULTS = ("stage-slow-once", "nan-weights", "cuda-fault", "engine-killed", "stage-slow", "gpu-contention")
-"""Of docs/faults.md: those of an engine."""
+FAULTS = (
+    *("idle-gap", "stage-slow-once", "nan-weights", "cuda-fault", "engine-killed", "stage-slow"),
+    "gpu-contention",
+)
+"""Of docs/faults.md: those of an engine, and the gap after which its clocks are cold."""
 
 _PACKAGES = ("numpy", "torch", "triton", "transformers", "pycuda", "cuda-bindings", "ros-rclpy")
 _PART = ("step", "sources_sha256", "device", "driver", "date", "versions", "wall_s", "exit_code", "figures")

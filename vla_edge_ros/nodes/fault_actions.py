@@ -3,20 +3,21 @@
 import contextlib
 import os
 import random
-import resource
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import pairwise
-
-from diagnostic_msgs.msg import DiagnosticStatus
+from operator import gt
+from statistics import median
 
 from vla_edge_ros.control.decision import Decision
-from vla_edge_ros.engine.linux import end_with_parent, process_memory
+from vla_edge_ros.engine.linux import end_with_parent
+from vla_edge_ros.evaluation.faults import N_TIMES
 from vla_edge_ros.nodes import fault_edge_node, fault_engine
+from vla_edge_ros.nodes.fault_camera import FaultCamera
 from vla_edge_ros.nodes.fault_engine_actions import (
     Observed,
     engine_fails,
@@ -24,15 +25,16 @@ from vla_edge_ros.nodes.fault_engine_actions import (
     stage_slow,
     stage_slow_once,
 )
+from vla_edge_ros.nodes.fault_record_actions import disk_full, node_killed
 from vla_edge_ros.nodes.fault_rig import NODE, FaultRig
 from vla_edge_ros.nodes.live_run import Process
 
 TOLD_S = 2.0
-"""How long the node may take to say which ticks it missed."""
-ENDED_S = 5.0
-"""How long an engine may take to end with its node."""
-N_TIMES = 10
-"""How often a service is called or a text told within one fault."""
+"""How long the node may take to say which ticks it missed, or what took effect."""
+SWAPPED_HZ = 50.0
+"""Not in step with the ticks: some use the older picture of a pair, whenever it comes."""
+PUNCTUAL_TICKS = 3
+"""By so much the number of ticks heard may differ from the time that passed: messages take a while."""
 
 
 def cpu_hogs(rig: FaultRig, seconds: float) -> Observed:
@@ -71,23 +73,6 @@ def gc_pause(rig: FaultRig, seconds: float) -> Observed:
     return {}
 
 
-def node_killed(rig: FaultRig, seconds: float) -> Observed:
-    engine, mark = rig.engine_pid(), len(rig.ticks)
-    rig.edge.kill()
-    give_up_s = time.monotonic() + ENDED_S
-    while process_memory(engine) and time.monotonic() < give_up_s:
-        time.sleep(0.01)
-    has_ended = not process_memory(engine)
-    time.sleep(seconds)
-    rig.start()
-    first = rig.since(mark)[:1]
-    return {
-        "its engine ended with it": has_ended,
-        "the new node was disabled until ~/enable": [tick.is_enabled for tick in first] == [False],
-        "its memory was empty": [tick.retained_frames for tick in first] == [0],
-    }
-
-
 def camera_unplugged(rig: FaultRig, seconds: float) -> Observed:
     rig.camera.unplug()
     try:
@@ -99,28 +84,49 @@ def camera_unplugged(rig: FaultRig, seconds: float) -> Observed:
 
 def camera_with(rig: FaultRig, seconds: float, **changes: object) -> Observed:
     """The camera with other attributes, for so long."""
-    before = {name: getattr(rig.camera, name) for name in changes}
-    _change_camera(rig, changes)
-    try:
+    with _changed(rig.camera, changes):
         rig.spin(seconds)
-    finally:
-        _change_camera(rig, before)
     return {}
+
+
+def camera_until_rest(rig: FaultRig, seconds: float, **changes: object) -> Observed:
+    """As `camera_with`, of which the arm comes to rest."""
+    with _changed(rig.camera, changes):
+        rig.spin(seconds)
+        return {"the arm was brought to rest": rig.is_at_rest()}
 
 
 def fast_camera(rig: FaultRig, seconds: float) -> Observed:
     mark = len(rig.ticks)
     camera_with(rig, seconds, rate_hz=120.0)
     used = [tick.frame_index for tick in rig.since(mark) if tick.decision is Decision.FRESH]
+    steps = [later - earlier for earlier, later in pairwise(used)]
     # 60 Hz brings two a tick.
-    return {"pictures between are passed over": any(b - a > 2 for a, b in pairwise(used))}
+    return {"pictures between are passed over": bool(steps) and median(steps) > 2}
 
 
 def swapped_frames(rig: FaultRig, seconds: float) -> Observed:
-    before = rig.camera_count("backwards")
-    camera_with(rig, seconds, is_swapped=True)
-    is_counted = rig.spin_until(lambda: rig.camera_count("backwards") > before, 3.0)
-    return {"/diagnostics counts the stamps that went back": is_counted}
+    before, mark = rig.camera_count("backwards"), len(rig.ticks)
+    with _changed(rig.camera, {"is_swapped": True, "rate_hz": SWAPPED_HZ}):
+        rig.spin(seconds)
+        is_counted = rig.spin_until(lambda: rig.camera_count("backwards") > before, TOLD_S)
+    held_back = [
+        tick
+        for tick in rig.since(mark)
+        if tick.decision is Decision.FRESH and tick.frame_stamp_ns in rig.camera.held_back_ns
+    ]
+    younger_ms = [
+        (tick.effect_stamp_ns - tick.frame_stamp_ns) / 1e6
+        - rig.values["control.deadline_ms"]
+        - tick.frame_age_ms
+        for tick in held_back
+    ]
+    # They were received a period after their stamps, and more.
+    is_from_receipt = bool(younger_ms) and median(younger_ms) > 1000 / SWAPPED_HZ / 2
+    return {
+        "/diagnostics counts the stamps that went back": is_counted,
+        "the age of their pictures counts from receipt": is_from_receipt,
+    }
 
 
 def clock_jump(rig: FaultRig, seconds: float) -> Observed:
@@ -134,24 +140,32 @@ def clock_jump(rig: FaultRig, seconds: float) -> Observed:
         observed[f"{what}: memory is empty"] = told and tick.retained_frames == 0
         rig.spin(seconds / 4)
 
+    first = rig.ticks[-1]
     jumps("no clock yet", lambda: rig.set_parameter("use_sim_time", True))
     jumps("forward to 100 s", lambda: rig.show_clock(100.0))
     jumps("back to 50 s", lambda: rig.show_clock(50.0))
     jumps("the system's again", lambda: rig.set_parameter("use_sim_time", False))
+    last = rig.ticks[-1]
+    n_periods = (last.received_ns - first.received_ns) / 1e6 / rig.values["control.period_ms"]
+    observed["ticks kept to the steady clock"] = abs(n_periods - (last.tick - first.tick)) < PUNCTUAL_TICKS
     return observed
 
 
 def subscriber_stops(rig: FaultRig, seconds: float) -> Observed:
     count = rig.driver.node.count_subscribers
-    others = count(f"{NODE}/tick")
+    topics = f"{NODE}/tick", f"{NODE}/trajectory"
+    others = [count(topic) for topic in topics]
     listener = Process("vla_edge_ros.nodes.fault_listener", {}, rig.folder)
     try:
-        rig.until(lambda: count(f"{NODE}/tick") > others and count(f"{NODE}/trajectory"), "be listened to")
+        rig.until(lambda: all(map(gt, map(count, topics), others)), "be listened to")
         with _stopped(listener.pid):
+            mark = len(rig.ticks)
             rig.spin(seconds)
+            n_fresh = sum(tick.decision is Decision.FRESH for tick in rig.since(mark))
     finally:
         listener.stop()
-    return {}
+    n_ticks = 1000 * seconds / rig.values["control.period_ms"]
+    return {"FRESH in half of the ticks while it was stopped": n_fresh >= n_ticks / 2}
 
 
 def parameter_change(rig: FaultRig, seconds: float) -> Observed:
@@ -164,46 +178,17 @@ def parameter_change(rig: FaultRig, seconds: float) -> Observed:
 
 
 def memory_reset(rig: FaultRig, seconds: float) -> Observed:
-    mark = len(rig.ticks)
-    for _ in range(N_TIMES):
-        rig.spin(random.uniform(0.5, 1.5) * seconds / N_TIMES)
-        rig.reset_memory()
-    rig.spin(seconds / N_TIMES)
-    return _forgets(rig, mark, "reset_memory")
+    return _forgets(rig, seconds, "reset_memory", lambda number: rig.reset_memory())
 
 
 def instruction_change(rig: FaultRig, seconds: float) -> Observed:
     mark = len(rig.ticks)
-    for number in range(N_TIMES):
-        rig.spin(random.uniform(0.5, 1.5) * seconds / N_TIMES)
-        rig.instruct(f"take cup {number} at {mark}")
-    rig.spin(seconds / N_TIMES)
-    return _forgets(rig, mark, "instruction")
-
-
-def disk_full(rig: FaultRig, seconds: float) -> Observed:
-    soft, hard = resource.prlimit(rig.edge.pid, resource.RLIMIT_FSIZE)
-    resource.prlimit(rig.edge.pid, resource.RLIMIT_FSIZE, (rig.record.stat().st_size, hard))
-
-    def is_told() -> bool:
-        status = rig.status("recorder")
-        return (
-            status is not None
-            and status.level == DiagnosticStatus.ERROR
-            and "recording stopped" in status.message
-        )
-
-    try:
-        observed = {"/diagnostics says that recording stopped": rig.spin_until(is_told, 5.0)}
-        rig.spin(seconds)
-    finally:
-        resource.prlimit(rig.edge.pid, resource.RLIMIT_FSIZE, (soft, hard))
-    return observed
+    return _forgets(rig, seconds, "instruction", lambda number: rig.instruct(f"take cup {number} at {mark}"))
 
 
 INJECTORS: dict[str, Callable[[FaultRig, float], Observed]] = {
     "cpu-hogs": cpu_hogs,
-    "idle-gap": partial(camera_with, is_silent=True),
+    "idle-gap": partial(camera_until_rest, is_silent=True),
     "engine-stopped": engine_stopped,
     "node-stopped": node_stopped,
     "gc-pause": gc_pause,
@@ -218,9 +203,9 @@ INJECTORS: dict[str, Callable[[FaultRig, float], Observed]] = {
     "camera-15hz": partial(camera_with, rate_hz=15.0),
     "camera-60hz": partial(camera_with, rate_hz=60.0),
     "camera-120hz": fast_camera,
-    "camera-frozen": partial(camera_with, is_frozen=True),
+    "camera-frozen": partial(camera_until_rest, is_frozen=True),
     "frames-duplicate": partial(camera_with, times_sent=2),
-    "frames-late": partial(camera_with, delay_ns=150_000_000),
+    "frames-late": partial(camera_until_rest, delay_ns=150_000_000),
     "frames-out-of-order": swapped_frames,
     "clock-jump": clock_jump,
     "subscriber-stops": subscriber_stops,
@@ -228,6 +213,7 @@ INJECTORS: dict[str, Callable[[FaultRig, float], Observed]] = {
     "memory-reset": memory_reset,
     "instruction-change": instruction_change,
     "node-killed": node_killed,
+    "disk-full-ring": disk_full,
     "disk-full": disk_full,
 }
 """By the names of the table of faults."""
@@ -242,12 +228,28 @@ def _stopped(pid: int) -> Iterator[None]:
         os.kill(pid, signal.SIGCONT)
 
 
-def _change_camera(rig: FaultRig, changes: dict[str, object]) -> None:
-    for name, value in changes.items():
-        setattr(rig.camera, name, value)
+@contextlib.contextmanager
+def _changed(camera: FaultCamera, changes: Mapping[str, object]) -> Iterator[None]:
+    before = {name: getattr(camera, name) for name in changes}
+    try:
+        for name, value in changes.items():
+            setattr(camera, name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(camera, name, value)
 
 
-def _forgets(rig: FaultRig, mark: int, event: str) -> Observed:
-    """Memory holds at most the frame of the tick itself where the event took effect."""
-    ticks = [tick for tick in rig.since(mark) if event in tick.events]
-    return {f"memory was empty at each of {N_TIMES}": all(tick.retained_frames <= 1 for tick in ticks)}
+def _forgets(rig: FaultRig, seconds: float, event: str, send: Callable[[int], None]) -> Observed:
+    """Send so often, each once the one before was told of: of a topic's messages the newest alone is kept.
+
+    Memory holds at most the frame of the tick itself where the event took effect.
+    """
+    mark = len(rig.ticks)
+    for number in range(N_TIMES):
+        rig.spin(random.uniform(0.5, 1.5) * seconds / N_TIMES)
+        send(number)
+        rig.spin_until(partial(rig.has_event, mark, event, number + 1), TOLD_S)
+    rig.spin(seconds / N_TIMES)
+    kept = [tick.retained_frames for tick in rig.since(mark) if event in tick.events]
+    return {"memory had no older frame in its tick each time": all(n_frames <= 1 for n_frames in kept)}

@@ -21,7 +21,7 @@ class FaultCamera:
 
     rate_hz: pictures a second. delay_ns: how old a picture is when it is sent. times_sent: how often each is
     sent under its stamp. is_frozen: the pixels stay the same. is_swapped: of every two pictures the newer one
-    is sent first. is_silent: none is sent.
+    is sent first, and `held_back_ns` has the stamps of the others. is_silent: none is sent.
     """
 
     def __init__(self, node: Node) -> None:
@@ -29,6 +29,7 @@ class FaultCamera:
         self.delay_ns = 0
         self.times_sent = 1
         self.is_frozen = self.is_swapped = self.is_silent = False
+        self.held_back_ns: set[int] = set()
         self._node = node
         self._publisher = self._new_publisher()
         self._publishing = threading.Lock()
@@ -67,6 +68,7 @@ class FaultCamera:
             if held_back is not None:
                 # Later, or a reader that keeps one message would never see the newer picture.
                 self._is_closing.wait(period_s / 4)
+                self.held_back_ns.add(held_back[1])
                 self._send(*held_back)
                 held_back = None
 

@@ -1,8 +1,10 @@
 """What faults are injected into: the real node as a process, its camera, its robot, and who listens."""
 
 import contextlib
+import os
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
@@ -16,9 +18,11 @@ from std_msgs.msg import String
 from std_srvs.srv import Trigger
 from trajectory_msgs.msg import JointTrajectory
 
+from vla_edge_ros.actions.policy import Interface
 from vla_edge_ros.control import settings
 from vla_edge_ros.engine.linux import process_memory
 from vla_edge_ros.evaluation.fault_verdict import ToldTick
+from vla_edge_ros.evaluation.faults import LINES
 from vla_edge_ros.nodes.engine_process import engine_of
 from vla_edge_ros.nodes.fault_camera import FaultCamera
 from vla_edge_ros.nodes.live_run import CONFIGURE_TIMEOUT_S, START_TIMEOUT_S, Driver, Process, resting
@@ -33,17 +37,18 @@ _LATCHED = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 class FaultRig:
     """Messages flow while a method here waits; a wait that is in vain raises UserError.
 
-    module: the node's module. folder: for the files of the processes and the node's record.
-    ticks: every `~/tick` heard. trajectory: the newest of `~/trajectory`.
+    module: the node's module. folder: for the files of the processes and what the node records, by the name
+    `record`.
+    ticks: every `~/tick` heard. trajectories: the newest by topic, for each that the policy sends them to.
     edge: the node's process, another one after `start`.
     """
 
-    def __init__(self, values: dict, module: str, folder: Path) -> None:
+    def __init__(self, values: dict, module: str, folder: Path, record: str = LINES) -> None:
         self.folder = folder
         self.ticks: list[ToldTick] = []
         self.statuses: dict[str, DiagnosticStatus] = {}
-        self.trajectory: JointTrajectory | None = None
-        self.record = folder / "run.jsonl"
+        self.trajectories: dict[str, JointTrajectory | None] = dict.fromkeys(_trajectory_topics(values))
+        self.record = folder / record
         self.values, self._module = values, module
         self._cleanup = contextlib.ExitStack()
 
@@ -60,6 +65,7 @@ class FaultRig:
     def start(self) -> None:
         """Start a node with a camera and a robot around it, active and disabled."""
         self._cleanup.close()
+        self.trajectories = dict.fromkeys(self.trajectories)
         values = self.values | {"control.record_path": str(self.record)}
         self.edge = Process(self._module, to_ros(values), self.folder)
         self._cleanup.callback(self.edge.kill)
@@ -67,7 +73,8 @@ class FaultRig:
         self._cleanup.callback(self.driver.close)
         node = self.driver.node
         node.create_subscription(DiagnosticStatus, f"{NODE}/tick", self._on_tick, _ALL)
-        node.create_subscription(JointTrajectory, f"{NODE}/trajectory", self._on_trajectory, _ALL)
+        for topic in self.trajectories:
+            node.create_subscription(JointTrajectory, topic, partial(self._on_trajectory, topic), _ALL)
         node.create_subscription(DiagnosticArray, "/diagnostics", self._on_diagnostics, _ALL)
         self._instructions = node.create_publisher(String, "instruction", _LATCHED)
         self._clock = node.create_publisher(Clock, "/clock", 10)
@@ -105,11 +112,16 @@ class FaultRig:
         """The ticks heard since there were `mark` of them."""
         return self.ticks[mark:]
 
-    def has_event(self, mark: int, event: str) -> bool:
-        """Whether it took effect since there were `mark` ticks."""
-        return any(event in tick.events for tick in self.since(mark))
+    def has_event(self, mark: int, event: str, times: int = 1) -> bool:
+        """Whether it took effect so often since there were `mark` ticks."""
+        return sum(tick.events.count(event) for tick in self.since(mark)) >= times
 
     # The node
+
+    @property
+    def is_fifo(self) -> bool:
+        """Whether it was granted SCHED_FIFO."""
+        return os.sched_getscheduler(self.edge.pid) == os.SCHED_FIFO
 
     def engine_pid(self) -> int:
         """The engine's process, once there is one that lives."""
@@ -142,11 +154,11 @@ class FaultRig:
         self._clock.publish(Clock(clock=Time(nanoseconds=round(seconds * 1e9)).to_msg()))
 
     def is_at_rest(self) -> bool:
-        """Whether the newest trajectory is a stop, or the policy has none: one point without velocity."""
-        if self.trajectory is None:
-            return True
-        points = self.trajectory.points
-        return len(points) == 1 and len(points[0].velocities) > 0 and not any(points[0].velocities)
+        """Whether the newest trajectory of each topic is a stop, one point without velocity.
+
+        One that was never heard is none; of a policy that sends no trajectory it is true.
+        """
+        return all(map(_is_stop, self.trajectories.values()))
 
     def camera_count(self, kind: str) -> int:
         """Pictures of this kind of stamp, as /diagnostics counts them."""
@@ -162,8 +174,19 @@ class FaultRig:
         values = {value.key: value.value for value in message.values}
         self.ticks.append(ToldTick.from_values(values, time.monotonic_ns()))
 
-    def _on_trajectory(self, message: JointTrajectory) -> None:
-        self.trajectory = message
+    def _on_trajectory(self, topic: str, message: JointTrajectory) -> None:
+        self.trajectories[topic] = message
 
     def _on_diagnostics(self, message: DiagnosticArray) -> None:
         self.statuses.update({status.name: status for status in message.status})
+
+
+def _trajectory_topics(values: dict) -> list[str]:
+    """Those of the policy's trajectory groups, as the node without a namespace has them."""
+    topics = [g.topic for g in settings.policy_of(values).groups if g.interface is Interface.TRAJECTORY]
+    return [NODE + topic[1:] if topic.startswith("~/") else "/" + topic.removeprefix("/") for topic in topics]
+
+
+def _is_stop(trajectory: JointTrajectory | None) -> bool:
+    points = trajectory.points if trajectory is not None else ()
+    return len(points) == 1 and len(points[0].velocities) > 0 and not any(points[0].velocities)
