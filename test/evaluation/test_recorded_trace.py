@@ -153,3 +153,10 @@ def test_a_file_that_is_not_there_and_a_cutoff_of_nothing_are_refused(tmp_path, 
     with pytest.raises(SystemExit) as ended:
         main(["run.jsonl", "--cutoff-ms", "0"])
     assert ended.value.code == 2
+
+
+def test_what_was_refused_while_the_arm_was_at_rest_counts_as_refused(tmp_path):
+    slow = live(80, events=ENABLED, service_ms=45.0)
+    refused = [tick for tick in slow.ticks if "a pass needs" in tick["reason"]]
+    assert {tick["decision"] for tick in refused} == {"HOLD_REFUSED", "SAFE_STOP"}
+    assert read_passes(write(tmp_path / "slow.jsonl", slow)).n_refused == len(refused)

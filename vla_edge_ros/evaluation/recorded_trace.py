@@ -23,7 +23,6 @@ import numpy as np
 from vla_edge_ros import output
 from vla_edge_ros.arguments import positive, whole
 from vla_edge_ros.control.admission import Admission
-from vla_edge_ros.control.decision import Decision
 from vla_edge_ros.control.miss_account import most_misses
 from vla_edge_ros.engine.interface import FRAME_TOKENS, STAGES
 from vla_edge_ros.errors import UserError
@@ -47,7 +46,7 @@ class RecordedPasses:
     context_tokens: (P,) of the frames that were retained then.
     cutoff_ms: the run's own, after the start of a tick.
     n_stopped: how many of the passes were stopped.
-    n_refused: ticks whose pass was refused, which therefore has no time.
+    n_refused: ticks in which no pass was begun for want of time, which therefore has none here.
     """
 
     service_ms: np.ndarray
@@ -90,9 +89,14 @@ def read_passes(path: Path) -> RecordedPasses:
         )
     service_ns = np.array([_service_ns(path, work) for work, _ in done])
     tokens = np.array([FRAME_TOKENS * n_frames for _, n_frames in done])
-    refused = sum(tick["decision"] == Decision.HOLD_REFUSED.value for tick in run.ticks)
+    refused = sum(map(_is_refused, run.ticks))
     n_stopped = sum(work.get("is_aborted", False) for work, _ in done)
     return RecordedPasses(service_ns / 1e6, tokens, _cutoff_ms(path, run.parameters), n_stopped, refused)
+
+
+def _is_refused(tick: dict) -> bool:
+    """A pass was in question, and none was begun; of a hold for too long the decision does not say it."""
+    return tick.get("step") is not None and tick.get("submitted_work") is None
 
 
 def _is_timed_pass(work: dict) -> bool:
