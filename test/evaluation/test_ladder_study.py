@@ -5,9 +5,18 @@ import pytest
 from vla_edge_ros.control.admission import Admission
 from vla_edge_ros.control.ladder import NO_STEPS
 from vla_edge_ros.control.miss_account import most_misses
+from vla_edge_ros.evaluation import ladder_study
 from vla_edge_ros.evaluation.admission_study import config
 from vla_edge_ros.evaluation.admission_traces import Trace, make_trace
-from vla_edge_ros.evaluation.ladder_study import CAPACITY_FRAMES, NAMES, WITH, climb, main
+from vla_edge_ros.evaluation.ladder_study import (
+    CAPACITY_FRAMES,
+    DECIDED,
+    NAMES,
+    WITH,
+    climb,
+    decision_us,
+    main,
+)
 
 N_TICKS = 8000
 
@@ -43,3 +52,17 @@ def test_the_command_prints_a_row_for_each_trace_share_and_target(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == len(NAMES) * 3 * 2
     assert all(line.count("fresh") == 2 for line in lines)
+
+
+@pytest.mark.parametrize("case", DECIDED, ids=lambda case: case.what)
+def test_nearly_every_timed_tick_comes_to_the_step_that_it_is_timed_for(case):
+    found = decision_us(case, 600)
+    assert 0.95 * 600 <= found["n"] <= 600
+    assert 0 < found["p50"] <= found["p99"] <= found["max"]
+
+
+def test_the_command_tells_what_deciding_takes_for_each_step(capsys, monkeypatch):
+    monkeypatch.setattr(ladder_study, "DECISIONS", 50)
+    assert main(["--decisions"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition(" p50 ")[0].strip() for line in lines] == [case.what for case in DECIDED]

@@ -4,7 +4,8 @@
     deadline_check                       every step, then the record
 
 Each step leaves a part, PARTS/STEP.json; `live` leaves one for every five minutes, and goes on from those
-that are there. `record` puts the parts into docs/benchmarks/deadline.json and docs/deadline.md.
+that are there. `record` puts the parts into docs/benchmarks/deadline.json and docs/deadline.md, and takes the
+best-tuned `ema` from docs/benchmarks/admission.json.
 
 Exit codes: 0 all went well; 1 a step failed, or a must is missed or was not measured; 2 parts that do not
 belong together, one line.
@@ -13,16 +14,18 @@ belong together, one line.
 import argparse
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TypedDict
 
 from rich.console import Console
 
 from vla_edge_ros.arguments import positive, whole
-from vla_edge_ros.errors import UserError
+from vla_edge_ros.errors import UserError, reason_of
 from vla_edge_ros.evaluation import virtual_ticks
 from vla_edge_ros.evaluation.admission_study import decision_us
-from vla_edge_ros.evaluation.deadline_record import MUSTS, STUDY_TICKS, TICKS, merge, page
+from vla_edge_ros.evaluation.deadline_record import MUSTS, NOT_TUNED, STUDY_TICKS, TICKS, merge, page
+from vla_edge_ros.evaluation.json_shape import check
 from vla_edge_ros.evaluation.musts import report
 from vla_edge_ros.evaluation.record_parts import (
     files_sha256,
@@ -33,11 +36,13 @@ from vla_edge_ros.evaluation.record_parts import (
     write_part,
 )
 from vla_edge_ros.evaluation.run_document import machine
+from vla_edge_ros.input import read_text
 
 MINUTES, STRETCH_S = 30.0, 300.0
 ACCELERATED_TICKS = TICKS // 2
 """Half an hour at 30 Hz is 54,000."""
 DECISIONS = 20_000
+_MOST_BYTES = 20_000_000
 
 _PACKAGES = ("numpy", "ros-rclpy", "vla_edge_ros")
 _PART = ("step", "sources_sha256", "device", "machine", "date", "versions", "wall_s", "figures")
@@ -47,6 +52,27 @@ _SOURCES = (
 )
 
 Options = argparse.Namespace
+
+
+class _Row(TypedDict):
+    trace: str
+    target: float
+    ticks: int
+
+
+class _Tried(_Row):
+    rule: str
+    goodput: float
+
+
+class _Best(_Row):
+    ema: float | None
+    conformal: float
+
+
+class _Tuned(TypedDict):
+    rows: list[_Tried]
+    best_ema: list[_Best]
 
 
 def sources_sha256() -> str:
@@ -128,9 +154,25 @@ def read_parts(folder: Path) -> list[dict]:
     return [read_part(path, step, _PART) for step, path in paths]
 
 
+def read_tuned(path: Path) -> Mapping:
+    """What `admission_study --tune-ema` wrote to `path`, NOT_TUNED where there is no such file.
+
+    Raises UserError for a file of anything else.
+    """
+    if not path.exists():
+        return NOT_TUNED
+    try:
+        check(tuned := json.loads(read_text(path, _MOST_BYTES)), _Tuned)
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(
+            f"{path}: {reason_of(error)}; wanted is what admission_study --tune-ema --json wrote"
+        ) from None
+    return tuned
+
+
 def write_record(options: Options, console: Console) -> int:
     """Merge the parts, write record and page, and print the verdicts; 0 where every must is met."""
-    record = merge(read_parts(options.parts))
+    record = merge(read_parts(options.parts), read_tuned(options.tuned))
     require_current(record, sources_sha256(), options.parts)
     write_pages({options.record: json.dumps(record, indent=1) + "\n", options.page: page(record)}, console)
     return report(record, MUSTS, console)
@@ -146,6 +188,12 @@ def main(argv: list[str] | None = None) -> int:
         help=f"live, {', '.join(STEPS)}, record (default: all)",
     )
     parser.add_argument("--parts", type=Path, default=Path("out/deadline_parts"), help="folder of the parts")
+    parser.add_argument(
+        "--tuned",
+        type=Path,
+        default=Path("docs/benchmarks/admission.json"),
+        help="what `admission_study --tune-ema --json` wrote (default: %(default)s)",
+    )
     parser.add_argument("--record", type=Path, default=Path("docs/benchmarks/deadline.json"))
     parser.add_argument("--page", type=Path, default=Path("docs/deadline.md"))
     parser.add_argument("--minutes", type=positive, default=MINUTES, help="of `live` in all parts together")
