@@ -24,6 +24,7 @@ from vla_edge_ros import output
 from vla_edge_ros.arguments import positive, whole
 from vla_edge_ros.control.admission import Admission
 from vla_edge_ros.control.miss_account import most_misses
+from vla_edge_ros.ending import exit_code
 from vla_edge_ros.engine.interface import FRAME_TOKENS, STAGES
 from vla_edge_ros.errors import UserError
 from vla_edge_ros.evaluation.admission_simulation import simulate
@@ -217,13 +218,13 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--processes", type=whole(1), default=1)
     parser.add_argument("--json", type=Path, metavar="PATH")
     args = parser.parse_args(argv)
-    try:
-        if args.json is not None:
-            output.prepare(args.json)
-        runs = {str(path): read_passes(path) for path in args.runs}
-    except UserError as error:
-        print(f"recorded_trace: {error}", file=sys.stderr)
-        return 2
+    return exit_code("recorded_trace", lambda: _run(args, argv))
+
+
+def _run(args: argparse.Namespace, argv: list[str]) -> int:
+    if args.json is not None:
+        output.prepare(args.json)
+    runs = {str(path): read_passes(path) for path in args.runs}
     described = [_described(name, passes) for name, passes in runs.items()]
     for run in described:
         _print_run(run)
